@@ -1,0 +1,5 @@
+"""`python -m deepclust` is `deepclust`."""
+
+from deepclust.cli import main
+
+main()
