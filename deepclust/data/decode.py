@@ -19,7 +19,8 @@ from pathlib import Path
 
 import numpy as np
 
-from deepclust.data.images import ImageFile, Unreadable, read_square
+from deepclust.data.images import ImageFile
+from deepclust.data.reader import Unreadable, read_square
 
 BATCH = 32
 AHEAD = 8  # batches in flight for each worker
