@@ -41,7 +41,9 @@ class Data(Section):
 class Encoder(Section):
     """The network under the method's heads."""
 
-    name: str = Field("auto", description="resnet8, resnet18-small, resnet34, lite0, any timm name.")
+    name: str = Field(
+        "auto", description="resnet8, resnet18-small, resnet34, lite0, any timm name."
+    )
     weights: str = Field("auto", description="none, packaged, hub, or a file.")
     image_size: int | None = Field(
         None, ge=8, le=1024, description="Side in pixels that the encoder sees."
@@ -109,14 +111,16 @@ class Train(Section):
 class Settings(Section):
     """Everything that decides what a run computes."""
 
-    method: str = Field("cc", description="Name of the method.")
+    method: str = Field("cc", description="Name of the method; `method.name` in a file.")
     k: int | None = Field(None, ge=2, description="Clusters, for methods that train with them.")
     seed: int = Field(0, ge=0, lt=2**32, description="Of everything that is drawn at random.")
     data: Data = Data()
     encoder: Encoder = Encoder()
     views: Views = Views()
     train: Train = Train()
-    options: SerializeAsAny[Section] = Field(Section(), description="The method's own settings.")
+    options: SerializeAsAny[Section] = Field(
+        Section(), description="The method's own settings; `method.*` in a file."
+    )
 
 
 def settings(options: type[Section], layers: Iterable[Mapping[str, Any]]) -> Settings:
@@ -127,11 +131,12 @@ def settings(options: type[Section], layers: Iterable[Mapping[str, Any]]) -> Set
     merged: dict[str, Any] = {}
     for layer in layers:
         _merge(merged, layer)
-    own = merged.pop("options", {})
-    if not isinstance(own, Mapping):
-        raise UsageError("[options] must be a table of settings")
+    own = merged.pop("method", {})
+    if not isinstance(own, dict):
+        raise UsageError("method is a section: its name is method.name")
+    name = own.pop("name", Settings.model_fields["method"].default)
     try:
-        return Settings(**merged, options=options(**own))
+        return Settings(**merged, method=name, options=options(**own))
     except ValidationError as error:
         raise _usage(error, options) from error
 
@@ -151,8 +156,8 @@ def _usage(error: ValidationError, options: type[Section]) -> UsageError:
     """Say what pydantic found in one line: the key, the value, what is wanted."""
     first = error.errors()[0]
     place = [str(part) for part in first["loc"]]
-    if error.title == options.__name__ and options is not Section:
-        place = ["options", *place]
+    if error.title == options.__name__:
+        place = ["method", *place]
     name = ".".join(place)
     if first["type"] == "extra_forbidden":
         return UsageError(f"unknown setting {name}", hint=nearest(name, known(options)))
@@ -164,9 +169,11 @@ def known(options: type[Section]) -> list[str]:
     """Return the dotted names of all settings."""
     names = []
     for name, field in Settings.model_fields.items():
-        inner = options if name == "options" else field.annotation
-        if isinstance(inner, type) and issubclass(inner, Section):
+        inner = field.annotation
+        if isinstance(inner, type) and issubclass(inner, Section) and name != "options":
             names += [f"{name}.{key}" for key in inner.model_fields]
+        elif name == "method":
+            names += ["method.name", *(f"method.{key}" for key in options.model_fields)]
         elif name != "options":
             names.append(name)
     return names
@@ -205,4 +212,6 @@ def to_toml(value: Settings) -> str:
     """Write settings as TOML that `read_file` reads back to the same settings."""
     import tomli_w
 
-    return tomli_w.dumps(value.model_dump(exclude_none=True))
+    table = value.model_dump(exclude_none=True)
+    table["method"] = {"name": value.method, **table.pop("options")}
+    return tomli_w.dumps(table)

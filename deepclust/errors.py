@@ -64,9 +64,8 @@ class Stopped(DeepclustError):
 
 
 def nearest(word: str, known: list[str]) -> str:
-    """Return a hint that names the closest of `known`, or lists them all."""
+    """Return a hint that names the closest of `known`, or lists them all if none is close."""
     from difflib import get_close_matches
 
     close = get_close_matches(word, known, n=1, cutoff=0.5)
-    listed = ", ".join(known)
-    return f"did you mean {close[0]}? known: {listed}" if close else f"known: {listed}"
+    return f"did you mean {close[0]}?" if close else f"known: {', '.join(known)}"

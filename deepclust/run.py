@@ -59,9 +59,7 @@ class Run:
             raise OutputError(f"{path} is a file", hint="choose another --out")
         if path.is_dir() and any(path.iterdir()):
             if not (path / "run.json").exists():
-                raise OutputError(
-                    f"{path} is not empty and not a run", hint="choose another --out"
-                )
+                raise OutputError(f"{path} is not empty and not a run", hint="choose another --out")
             if not overwrite:
                 raise OutputError(
                     f"{path} holds a run already",
@@ -108,13 +106,21 @@ class Run:
     @staticmethod
     def newest(home: Path = HOME) -> Run:
         """Open the run under `home` that was written last. Raises UsageError if there is none."""
-        found = [p.parent for p in home.glob("*/run.json")]
-        if not found:
+        runs = Run.all(home)
+        if not runs:
             raise UsageError(
                 f"no run under {home}/",
                 hint="deepclust pretrain IMAGES makes one, or name a run or a folder of images",
             )
-        return Run.open(max(found, key=lambda p: ((p / "run.json").stat().st_mtime_ns, str(p))))
+        return runs[0]
+
+    @staticmethod
+    def all(home: Path = HOME) -> list[Run]:
+        """Return the runs under `home`, the one written last first."""
+        found = sorted(
+            home.glob("*/run.json"), key=lambda p: (p.stat().st_mtime_ns, str(p)), reverse=True
+        )
+        return [Run.open(path.parent) for path in found]
 
     @staticmethod
     def free_path(images: Path, home: Path = HOME) -> Path:

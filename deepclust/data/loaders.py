@@ -96,8 +96,9 @@ class Features:
         chosen = np.argsort(chance, axis=1)
         for index in order:
             made = [self.changed[index, chosen[index, view % among]] for view in range(count)]
-            yield [torch.from_numpy(view.astype(np.float32)) for view in made], torch.from_numpy(
-                index
+            yield (
+                [torch.from_numpy(view.astype(np.float32)) for view in made],
+                torch.from_numpy(index),
             )
 
     def clean(self) -> Iterator[Tensor]:

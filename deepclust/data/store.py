@@ -156,6 +156,11 @@ class Rows:
         return self.array[self.row[index]]
 
 
+def store_side(image_size: int) -> int:
+    """Return the side at which pictures are kept: a little room for crops of larger pictures."""
+    return image_size if image_size <= 64 else round(image_size * 1.15)
+
+
 def load_pixels(
     listing: Listing,
     side: int,

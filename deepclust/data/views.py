@@ -144,7 +144,9 @@ def _resample(
     move = middle - turn @ np.full(2, (side - 1) / 2)
     matrix = np.column_stack([turn, move]).astype(np.float32)
     flags = cv2.INTER_LINEAR | cv2.WARP_INVERSE_MAP
-    return cv2.warpAffine(square, matrix, (side, side), flags=flags, borderMode=cv2.BORDER_REPLICATE)
+    return cv2.warpAffine(
+        square, matrix, (side, side), flags=flags, borderMode=cv2.BORDER_REPLICATE
+    )
 
 
 def resize(squares: np.ndarray, side: int) -> np.ndarray:

@@ -10,6 +10,7 @@ from deepclust.errors import UsageError, nearest
 if TYPE_CHECKING:
     from deepclust.methods.base import Method
 
+DEFAULT = "cc"
 METHODS = {
     "cc": "deepclust.methods.cc:CC",
     "pcl": "deepclust.methods.pcl:PCL",

@@ -55,8 +55,12 @@ class Method(nn.Module):
 
     Config: ClassVar[type[Section]] = Section
     views: ClassVar[int] = 2
+    preset: ClassVar[str] = "cc"
+    """The views of its paper, a name in `config.PRESETS`, used on pixels where none is given."""
     recipe: ClassVar[dict[str, Any]] = {}
-    """Values of the `[train]` section that this method trains best with, used where none is given."""
+    """Values of the `[train]` section used on pixels where none is given."""
+    feature_recipe: ClassVar[dict[str, Any]] = {}
+    """The same on features of a frozen encoder."""
 
     def __init__(self, encoder: nn.Module, facts: Facts, config: Section) -> None:
         super().__init__()
@@ -92,6 +96,10 @@ class Method(nn.Module):
     def readouts(self, losses: dict[str, float], images: int) -> dict[str, float]:
         """Turn mean losses of an epoch into collapse read-outs for the log; images: batch size n."""
         return {}
+
+    def advice(self, batch: int) -> str | None:
+        """Return a line of warning if batches of this many pictures are wrong for the method."""
+        return None
 
     def trained(self) -> list[nn.Parameter]:
         """The parameters that the optimiser moves."""

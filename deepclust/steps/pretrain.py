@@ -1,0 +1,344 @@
+"""`pretrain`: learn a representation on a folder of pictures and leave it in a run."""
+
+from __future__ import annotations
+
+import platform
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from deepclust import __version__, files
+from deepclust.errors import CheckpointError, DataError, UsageError
+from deepclust.progress import SILENT, Progress
+from deepclust.run import Run, fingerprint
+
+if TYPE_CHECKING:
+    import torch
+
+    from deepclust.config import Settings
+    from deepclust.data.images import Listing, Skipped
+    from deepclust.data.store import Rows
+
+LOUD = 0.05  # share of skipped pictures from which on the warning is loud
+
+
+@dataclass(frozen=True)
+class Pretrained:
+    """A finished run. warnings: collapse and the like, in words."""
+
+    run: Run
+    images: int
+    skipped: int
+    epochs: int
+    warnings: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Machine:
+    """Where and how a run computes. threads None takes the machine's cores."""
+
+    device: str = "auto"
+    threads: int | None = None
+    workers: int = 2
+
+
+def pretrain(
+    images: Path | str | None = None,
+    *,
+    method: str | None = None,
+    k: int | None = None,
+    encoder: str | None = None,
+    weights: str | None = None,
+    image_size: int | None = None,
+    epochs: int | None = None,
+    batch_size: int | None = None,
+    seed: int | None = None,
+    out: Path | str | None = None,
+    config: Path | str | None = None,
+    sets: Sequence[str] = (),
+    resume: bool = False,
+    init_from: Path | str | None = None,
+    overwrite: bool = False,
+    strict: bool = False,
+    machine: Machine = Machine(),
+    progress: Progress = SILENT,
+) -> Pretrained:
+    """Learn a representation on the pictures of a folder.
+
+    images: the folder. out: the run to make; runs/<name of the folder> if left out.
+    method … seed: settings that everyone sets; None takes the default, see `config.py`.
+    sets: further settings, lines such as "views.flip=false".
+    resume: go on with the run `out`, or with `images` where that is a run, or with the newest run
+    on these images; a run that is not there is begun. Settings must be those it began with, but
+    for more epochs. init_from: a run or a file that gives starting weights.
+    strict: a skipped picture is an error.
+    Raises a DeepclustError for what a person can mend.
+    """
+    from deepclust.config import read_assignment, read_file
+    from deepclust.device import pick, use_threads
+
+    device, threads = pick(machine.device), use_threads(machine.threads)
+    given = _present(
+        {
+            "method": {"name": method}, "k": k, "seed": seed,
+            "encoder": {"name": encoder, "weights": weights, "image_size": image_size},
+            "train": {"epochs": epochs, "batch_size": batch_size},
+        }
+    )  # fmt: skip
+    layers = [
+        *([read_file(Path(config))] if config is not None else []),
+        given,
+        *map(read_assignment, sets),
+    ]
+    job = Job(layers, strict, device, threads, machine.workers, progress)
+    if resume:
+        found = _to_resume(images, out)
+        if found is not None:
+            return _resume(found, job)
+        progress.say("nothing to resume: a new run begins")
+    if images is None:
+        raise UsageError("name a folder of images", hint="deepclust pretrain ./images")
+    return _begin(Path(images).expanduser(), out, init_from, overwrite, job)
+
+
+@dataclass(frozen=True)
+class Job:
+    """What a person asked for. layers: settings, later ones first."""
+
+    layers: list[dict[str, Any]]
+    strict: bool
+    device: torch.device
+    threads: int
+    workers: int
+    progress: Progress
+
+
+def _begin(
+    images: Path, out: Path | str | None, init_from: Path | str | None, overwrite: bool, job: Job
+) -> Pretrained:
+    from deepclust import plan
+    from deepclust.config import settings, to_toml
+    from deepclust.methods import DEFAULT
+    from deepclust.methods import find as find_method
+
+    layers = [{"method": {"name": DEFAULT}}, *job.layers]
+    cls = find_method([x["method"]["name"] for x in layers if "name" in x.get("method", {})][-1])
+    asked = settings(cls.Config, layers)  # wrong options are refused before any work
+    listing = find(images, asked)
+    run = Run.create(Path(out) if out else Run.free_path(images), overwrite=overwrite)
+    with run.locked():
+        chosen, said = plan.settle(cls, layers, plan.survey(listing), len(listing.files))
+        run.update(source=str(images.resolve()), choices=said)
+        files.write_text(run.path / "config.toml", to_toml(chosen))
+        for line in [f"run: {run.path}", *said]:
+            job.progress.say(line)
+        rows, skipped = decode(listing, chosen, job.workers, job.progress)
+        record(run, listing, rows, skipped, chosen.k, job.strict, job.progress)
+        return _train(run, chosen, rows, len(skipped), init_from, False, job)
+
+
+def _present(given: dict[str, Any]) -> dict[str, Any]:
+    """Drop what was not given."""
+    kept = {key: _present(v) if isinstance(v, dict) else v for key, v in given.items()}
+    return {key: value for key, value in kept.items() if value is not None and value != {}}
+
+
+def find(images: Path, asked: Settings) -> Listing:
+    from deepclust.data.images import find_images
+
+    listing = find_images(images, follow_links=asked.data.follow_links)
+    if not listing.files:
+        seen = len(listing.skipped) + listing.ignored
+        raise DataError(
+            f"{images} holds no images" + (f" among {seen} files" if seen else ""),
+            hint="JPEG, PNG, WebP, BMP, GIF, TIFF and AVIF are read, in all sub-folders",
+        )
+    return listing
+
+
+def decode(
+    listing: Listing, chosen: Settings, workers: int, progress: Progress
+) -> tuple[Rows, list[Skipped]]:
+    """Decode every picture once; return the squares and what was skipped."""
+    from deepclust.data.store import load_pixels, store_side
+
+    return load_pixels(
+        listing, store_side(chosen.encoder.image_size or 128), fit=chosen.data.fit,
+        max_pixels=chosen.data.max_pixels, workers=workers, progress=progress,
+    )  # fmt: skip
+
+
+def record(
+    run: Run, listing: Listing, rows: Rows, skipped: list[Skipped], k: int | None, strict: bool,
+    progress: Progress,
+) -> None:  # fmt: skip
+    """Write images.csv and skipped.csv, and say how many pictures there are.
+
+    Raises DataError for fewer than two pictures, or not more than k, or any skipped if strict.
+    """
+    names = [file.name for file in rows.files]
+    table = sorted((one.name, one.reason) for one in skipped)
+    files.write_csv(
+        run.path / "skipped.csv", ["file_name", "reason"],
+        [(files.path_cell(name), reason) for name, reason in table],
+    )  # fmt: skip
+    files.write_csv(
+        run.path / "images.csv", ["file_name"], [[files.path_cell(name)] for name in names]
+    )
+    run.update(
+        images={
+            "root": str(listing.root.resolve()),
+            "found": len(names) + len(skipped) + listing.ignored,
+            "used": len(names), "skipped": len(skipped), "ignored": listing.ignored,
+            "fingerprint": _fingerprint(rows),
+        }
+    )  # fmt: skip
+    for note in listing.notes:
+        progress.say(note)
+    _tell(run, len(names), table, strict, progress)
+    if len(names) < 2:
+        first = f"; the first skipped: {table[0][0]}, {table[0][1]}" if table else ""
+        raise DataError(
+            f"{listing.root} has {len(names)} usable image{'s' * (len(names) != 1)}, at least 2 "
+            f"are needed{first}"
+        )
+    if k is not None and k >= len(names):
+        raise DataError(f"--k {k} needs more than {k} images, {listing.root} has {len(names)}")
+
+
+def _fingerprint(rows: Rows) -> str:
+    return fingerprint([file.name for file in rows.files], [file.size for file in rows.files])
+
+
+def _tell(
+    run: Run, used: int, skipped: list[tuple[str, str]], strict: bool, progress: Progress
+) -> None:
+    for name, reason in skipped[:5]:
+        progress.say(f"skipped {name}: {reason}")
+    if len(skipped) > 5:
+        progress.say(f"skipped {len(skipped) - 5} more, see {run.path / 'skipped.csv'}")
+    progress.say(f"{used} images" + (f", {len(skipped)} skipped" if skipped else ""))
+    if skipped and strict:
+        raise DataError(f"{len(skipped)} files were skipped, see {run.path / 'skipped.csv'}")
+    if len(skipped) > LOUD * (used + len(skipped)):
+        progress.warn(f"{len(skipped)} of {used + len(skipped)} pictures cannot be used")
+
+
+def machine_facts(device: torch.device, threads: int) -> dict[str, Any]:
+    import numpy
+    import torch
+
+    return {
+        "device": str(device), "threads": threads, "deepclust": __version__,
+        "python": platform.python_version(), "torch": str(torch.__version__),
+        "numpy": numpy.__version__, "system": platform.platform(),
+    }  # fmt: skip
+
+
+def _train(
+    run: Run, chosen: Settings, rows: Rows, skipped: int, init_from: Path | str | None,
+    resume: bool, job: Job,
+) -> Pretrained:  # fmt: skip
+    from deepclust import training
+    from deepclust.models import build, initialise
+
+    began = time.monotonic()
+    run.update(
+        status="training", machine=machine_facts(job.device, job.threads),
+        settings={"method": chosen.method, "k": chosen.k, "seed": chosen.seed},
+    )  # fmt: skip
+    model = build(run, chosen, rows, job.device, job.workers, job.progress)
+    method = model.method
+    if init_from is not None:
+        initialise(method, Path(init_from), job.progress)
+    advice = method.advice(model.train.batch_size)
+    if advice:
+        job.progress.warn(advice)
+    history = training.fit(
+        run, method, model.source, model.train, seed=chosen.seed, device=job.device,
+        resume=resume, progress=job.progress,
+    )  # fmt: skip
+    embedded, soft = training.infer(method, model.source, job.device, job.progress)
+    files.write_array(run.path / "embeddings.npy", embedded)
+    if soft is not None:
+        files.write_array(run.path / "probabilities.npy", soft)
+    training.write_model(run, method, model.header)
+    warnings = training.verdict(history)
+    for line in warnings:
+        job.progress.warn(line)
+    run.update(
+        status="pretrained", warnings=warnings, epochs=len(history), encoder=model.origin,
+        seconds=round(time.monotonic() - began, 1),
+    )  # fmt: skip
+    return Pretrained(run, len(rows), skipped, len(history), warnings)
+
+
+def _to_resume(images: Path | str | None, out: Path | str | None) -> Run | None:
+    """Return the run to go on with, or None if there is none."""
+    if out is not None:
+        place = Path(out).expanduser()
+        return Run.open(place) if (place / "run.json").exists() else None
+    if images is None:
+        return Run.newest()
+    place = Path(images).expanduser()
+    if (place / "run.json").exists():
+        return Run.open(place)
+    source = str(place.resolve())
+    return next((run for run in Run.all() if run.info.get("source") == source), None)
+
+
+def _resume(run: Run, job: Job) -> Pretrained:
+    from deepclust.config import read_file, settings, to_toml
+    from deepclust.methods import find as find_method
+
+    if not (run.path / "config.toml").exists():
+        return _begin(Path(run.info.get("source", "")), run.path, None, True, job)
+    before = read_file(run.path / "config.toml")
+    cls = find_method(before["method"]["name"])
+    old, new = settings(cls.Config, [before]), settings(cls.Config, [before, *job.layers])
+    _same(old, new)
+    info = run.info
+    if info.get("status") == "pretrained" and new == old:
+        job.progress.say(f"{run.path} is complete")
+        counts = info["images"]
+        return Pretrained(
+            run, counts["used"], counts["skipped"], info["epochs"], info.get("warnings", [])
+        )
+    began_with = info.get("machine", {}).get("threads", job.threads)
+    if began_with != job.threads:
+        job.progress.warn(
+            f"the run began with {began_with} threads and goes on with {job.threads}: results "
+            "will not be the same bits"
+        )
+    with run.locked():
+        files.write_text(run.path / "config.toml", to_toml(new))
+        listing = find(Path(info["source"]), new)
+        rows, skipped = decode(listing, new, job.workers, job.progress)
+        if "images" not in info:
+            record(run, listing, rows, skipped, new.k, job.strict, job.progress)
+        elif _fingerprint(rows) != info["images"]["fingerprint"]:
+            earlier, now = set(run.names), {file.name for file in rows.files}
+            raise CheckpointError(
+                f"{run.image_root} is not what the run began with: {len(now - earlier)} images "
+                f"added, {len(earlier - now)} gone, or some changed",
+                hint="pretrain a new run on it, with --init-from for its weights",
+            )
+        return _train(run, new, rows, len(skipped), None, True, job)
+
+
+def _same(old: Settings, new: Settings) -> None:
+    """Refuse to go on with other settings. More epochs are fine."""
+    a, b = old.model_dump(), new.model_dump()
+    differ = []
+    for section, value in a.items():
+        pairs = value.items() if isinstance(value, dict) else [("", value)]
+        for key, was in pairs:
+            now = b[section][key] if isinstance(value, dict) else b[section]
+            name = f"{section}.{key}".rstrip(".")
+            longer = name == "train.epochs" and (now or 0) >= (was or 0)
+            if now != was and not longer:
+                differ.append(f"{name}: {was} in the run, {now} now")
+    if differ:
+        raise CheckpointError("; ".join(differ), hint="leave these out, or begin a new run")
