@@ -29,9 +29,7 @@ app = typer.Typer(
 
 RunArgument = Annotated[
     Path | None,
-    Argument(
-        metavar="[RUN]", help="Folder written by pretrain; the newest under runs/ if left out."
-    ),
+    Argument(metavar="[RUN]", help="Folder written by pretrain; the newest if left out."),
 ]
 Device = Annotated[str, Option(help="auto, cpu, cuda, cuda:1 or mps.")]
 Threads = Annotated[

@@ -42,7 +42,7 @@ class Encoder(Section):
     """The network under the method's heads."""
 
     name: str = Field(
-        "auto", description="resnet8, resnet18-small, resnet34, lite0, any timm name."
+        "auto", description="resnet8, resnet18-small, lite0, any timm name."
     )
     weights: str = Field("auto", description="none, packaged, hub, or a file.")
     image_size: int | None = Field(

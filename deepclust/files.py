@@ -35,7 +35,7 @@ def write_bytes(path: Path, data: bytes | memoryview) -> None:
                 file.write(data)
                 file.flush()
                 os.fsync(file.fileno())
-            os.replace(temporary, path)
+            temporary.replace(path)
         except BaseException:
             temporary.unlink(missing_ok=True)
             raise
@@ -119,7 +119,7 @@ def read_csv(path: Path) -> list[dict[str, str]]:
 
 
 def path_cell(name: str) -> str:
-    """Keep a file name from becoming a spreadsheet formula: `=a.png` → `./=a.png`, the same file."""
+    """Keep a name from becoming a spreadsheet formula: `=a.png` → `./=a.png`, the same file."""
     return f"./{name}" if name.startswith(FORMULA) else name
 
 

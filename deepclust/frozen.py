@@ -30,7 +30,8 @@ from deepclust.nets.encoders import Encoder
 from deepclust.progress import SILENT, Progress
 from deepclust.run import Run
 
-BATCH = 32  # pictures embedded at a time, each with its views
+BATCH = 32  # pictures prepared at a time, each with its views
+CPU_BATCH = 8  # views through the network at a time: their activations stay in the cache
 
 
 @dataclass(frozen=True)
@@ -188,7 +189,12 @@ def _embedded(
     batches = [np.array(new[at : at + BATCH]) for at in range(0, len(new), BATCH)]
     with torch.inference_mode():
         for index, images in ahead(make, batches, workers):
-            found = torch.cat([t.float() for t in net.taps(images.to(device)).values()], dim=1)
-            block = found.cpu().to(torch.float16).numpy().reshape(len(index), 1 + count, -1)
+            size = CPU_BATCH if device.type == "cpu" else len(images)
+            parts = [
+                torch.cat([tap.float() for tap in net.taps(part.to(device)).values()], dim=1)
+                for part in images.split(size)
+            ]
+            found = torch.cat(parts).cpu().to(torch.float16).numpy()
+            block = found.reshape(len(index), 1 + count, -1)
             for i, row in zip(index, block):
                 yield rows.files[i], row

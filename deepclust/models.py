@@ -125,7 +125,7 @@ def initialise(method: Method, path: Path, progress: Progress = SILENT) -> None:
     missing = [n for n in own if n.startswith("encoder.") and n not in fitting]
     if missing:
         raise CheckpointError(
-            f"{file} does not fit the encoder: {', '.join(missing[:3])} missing or of another shape",
+            f"{file} does not fit the encoder, such as {', '.join(missing[:3])}",
             hint="name the encoder it was trained with, such as --encoder resnet18-small",
         )
     if not fitting:

@@ -36,7 +36,8 @@ VERSION = 1
 HOME = Path("runs")
 OWN = (
     "run.json", "config.toml", "images.csv", "skipped.csv", "duplicates.csv", "metrics.jsonl",
-    "model.safetensors", "embeddings.npy", "probabilities.npy", "features.safetensors", "edits.toml",
+    "model.safetensors", "embeddings.npy", "probabilities.npy", "features.safetensors",
+    "edits.toml",
 )  # fmt: skip
 
 
@@ -84,7 +85,7 @@ class Run:
 
     @staticmethod
     def open(path: Path) -> Run:
-        """Open the run at `path`. Raises UsageError if there is none, CheckpointError if damaged."""
+        """Open a run. Raises UsageError if there is none, CheckpointError if it is damaged."""
         path = path.expanduser()
         try:
             info = files.read_json(path / "run.json")

@@ -225,7 +225,7 @@ def _rate(train: Train, step: int, steps: int, epochs: int) -> float:
 
 
 def _cut(n: int, size: int) -> list[slice]:
-    """Cut n pictures into batches; a last one under half a batch (or of one picture) is left out."""
+    """Cut n pictures into batches; a last one under half a batch is left out."""
     cuts = [slice(at, min(at + size, n)) for at in range(0, n, size)]
     last = cuts[-1].stop - cuts[-1].start
     return cuts[:-1] if len(cuts) > 1 and last < max(2, size / 2) else cuts

@@ -80,7 +80,7 @@ class RowStore:
         return entry[2] if entry and entry[:2] == [file.size, file.mtime_ns] else None
 
     def append(self, rows: Iterable[tuple[ImageFile, np.ndarray | str]]) -> None:
-        """Add rows, or reasons why a picture has none. Raises OutputError when there is no space."""
+        """Add rows, or reasons why a picture has none. Raises OutputError if the disk is full."""
         path = self.folder / "rows"
         try:
             with open(path, "r+b" if path.exists() else "w+b") as file:

@@ -69,11 +69,11 @@ class Method(nn.Module):
         self.config = config
 
     def losses(self, batch: Batch, generator: torch.Generator) -> dict[str, Tensor]:
-        """Return the loss terms of a batch by name, each a scalar in nats; their sum is minimised."""
+        """Return the loss terms by name, each a scalar in nats; their sum is minimised."""
         raise NotImplementedError
 
     def embed(self, images: Tensor) -> Tensor:
-        """Return the unit embedding (n, d) float32 that clustering works on. Called in eval mode."""
+        """Return the unit embedding (n, d) float32 to cluster. Called in eval mode."""
         return nn.functional.normalize(self.encoder(images).float(), dim=1)
 
     def assign(self, images: Tensor) -> Tensor | None:
@@ -85,7 +85,7 @@ class Method(nn.Module):
     ) -> dict[str, float]:
         """Run at the start of each epoch (from 0), such as an E step.
 
-        embed_all: returns `embed` of all N pictures without augmentation, (N, d) float32 on the CPU.
+        embed_all: returns `embed` of all N pictures, unchanged, (N, d) float32 on the CPU.
         Returns figures for the log, by name.
         """
         return {}
@@ -94,7 +94,7 @@ class Method(nn.Module):
         """Run after each optimiser step, such as a momentum update."""
 
     def readouts(self, losses: dict[str, float], images: int) -> dict[str, float]:
-        """Turn mean losses of an epoch into collapse read-outs for the log; images: batch size n."""
+        """Turn an epoch's mean losses into collapse read-outs; images: batch size n."""
         return {}
 
     def advice(self, batch: int) -> str | None:

@@ -12,7 +12,7 @@ from deepclust import files
 from deepclust.errors import DataError, UsageError
 from deepclust.progress import SILENT, Progress
 from deepclust.run import Run
-from deepclust.steps.pretrain import Machine
+from deepclust.steps.pretrain import HERE, Machine
 
 if TYPE_CHECKING:
     import numpy as np
@@ -49,7 +49,7 @@ def cluster(
     algorithm: str = "auto",
     seed: int = 0,
     name: str | None = None,
-    machine: Machine = Machine(),
+    machine: Machine = HERE,
     progress: Progress = SILENT,
 ) -> Clustered:
     """Cluster a run, or a folder of pictures with the packaged encoder.

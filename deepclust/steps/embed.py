@@ -8,7 +8,7 @@ from typing import Any
 from deepclust import files
 from deepclust.progress import SILENT, Progress
 from deepclust.run import Run
-from deepclust.steps.pretrain import Machine, decode, find, machine_facts, record
+from deepclust.steps.pretrain import HERE, Machine, decode, find, machine_facts, record
 
 
 def embed(
@@ -18,7 +18,7 @@ def embed(
     seed: int = 0,
     out: Path | None = None,
     sets: tuple[str, ...] = (),
-    machine: Machine = Machine(),
+    machine: Machine = HERE,
     progress: Progress = SILENT,
 ) -> Run:
     """Make a run whose embedding is the whitened features of a frozen encoder. No training.

@@ -44,6 +44,9 @@ class Machine:
     workers: int = 2
 
 
+HERE = Machine()
+
+
 def pretrain(
     images: Path | str | None = None,
     *,
@@ -62,7 +65,7 @@ def pretrain(
     init_from: Path | str | None = None,
     overwrite: bool = False,
     strict: bool = False,
-    machine: Machine = Machine(),
+    machine: Machine = HERE,
     progress: Progress = SILENT,
 ) -> Pretrained:
     """Learn a representation on the pictures of a folder.
