@@ -1,3 +1,4 @@
+import sys
 from itertools import pairwise
 
 import numpy as np
@@ -5,8 +6,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from deepclust.algorithms import kmeans
+from deepclust import algorithms
+from deepclust.algorithms import consensus, kmeans, neighbours
 from deepclust.errors import DataError, TrainingError, UsageError
+from deepclust.progress import Progress
 
 
 def blobs(n: int, k: int, d: int = 8, spread: float = 0.1, seed: int = 0):
@@ -21,6 +24,18 @@ def same_groups(a: np.ndarray, b: np.ndarray) -> bool:
     """Whether two labellings cut the rows alike, whatever they call the groups."""
     pairs = set(zip(a.tolist(), b.tolist(), strict=True))
     return len(pairs) == len(set(a.tolist())) == len(set(b.tolist()))
+
+
+class Said(Progress):
+    """Keeps what was said and warned."""
+
+    def __init__(self):
+        self.lines = []
+
+    def say(self, text):
+        self.lines.append(text)
+
+    warn = say
 
 
 # --- k-means ------------------------------------------------------------------------------------
@@ -71,7 +86,7 @@ def test_bfloat16_rounds_end_at_the_inertia_of_float32(monkeypatch):
     start = x[:80]
     exact = kmeans.fit(x, 80, seed=0, start=start)
     monkeypatch.setattr(kmeans, "ROUGH_FROM", 0)
-    monkeypatch.setattr(kmeans, "_has_bf16", lambda x: True)
+    monkeypatch.setattr(kmeans, "has_fast_bf16", lambda device: True)
     rough = kmeans.fit(x, 80, seed=0, start=start)
     assert rough[2].sum() == pytest.approx(exact[2].sum(), rel=0.02)
     nearest = np.square(x[:, None] - rough[0][None]).sum(axis=2).argmin(axis=1)
@@ -106,12 +121,13 @@ def test_restarts_of_many_rows_compete_on_a_sample(monkeypatch):
     assert same_groups(kmeans.cluster(x, 3, seed=0).label, own)
 
 
-def test_few_distinct_rows_give_few_clusters_and_a_warning(warnings_said):
+def test_few_distinct_rows_give_few_clusters_and_a_warning():
+    said = Said()
     x = np.repeat(np.eye(3, dtype=np.float32), 5, axis=0)
-    found = kmeans.cluster(x, 4, seed=0, progress=warnings_said)
+    found = kmeans.cluster(x, 4, seed=0, progress=said)
     assert found.k == 3
     assert found.confidence.tolist() == [1] * 15
-    assert warnings_said.lines == ["only 3 distinct embeddings for 4 clusters"]
+    assert said.lines == ["only 3 distinct embeddings for 4 clusters"]
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, 1e20])
@@ -133,15 +149,156 @@ def test_kmeans_refuses_a_k_that_is_no_number_of_clusters(k):
         kmeans.cluster(np.eye(5, dtype=np.float32), k, seed=0)
 
 
-@pytest.fixture
-def warnings_said():
-    from deepclust.progress import Progress
+# --- every algorithm ----------------------------------------------------------------------------
 
-    class Said(Progress):
-        def __init__(self):
-            self.lines = []
+TOLD_K = [name for name in algorithms.ALGORITHMS if name not in algorithms.OWN_K]
 
-        def warn(self, text):
-            self.lines.append(text)
 
-    return Said()
+@pytest.mark.parametrize("name", TOLD_K)
+def test_algorithms_find_planted_groups_of_uneven_size(name):
+    x, own = blobs(150, 5, d=12)
+    kept = np.random.default_rng(0).permutation(np.flatnonzero((own > 0) | (np.arange(150) < 100)))
+    x, own = x[kept], own[kept]
+    found = algorithms.run(name, x, 5, seed=0)
+    assert same_groups(found.label, own)
+    assert found.label.dtype == np.int64
+    assert found.confidence.dtype == found.centers.dtype == np.float32
+    assert found.centers.shape == (5, 12)
+    assert 0 <= found.confidence.min() <= found.confidence.max() <= 1
+    assert (np.diff(np.bincount(found.label)) <= 0).all()
+
+
+@pytest.mark.parametrize("name", TOLD_K)
+def test_algorithms_repeat_themselves_for_a_seed(name):
+    x, _ = blobs(90, 3, spread=4.0)
+    a, b = (algorithms.run(name, x, 4, seed=1) for _ in range(2))
+    assert (a.label == b.label).all()
+    assert (a.confidence == b.confidence).all()
+
+
+@pytest.mark.parametrize("name", TOLD_K)
+def test_algorithms_need_a_k_below_the_number_of_images(name):
+    x, _ = blobs(12, 3)
+    with pytest.raises(UsageError, match="number of clusters"):
+        algorithms.run(name, x, None, seed=0)
+    with pytest.raises(DataError, match="12 images cannot make 12 clusters"):
+        algorithms.run(name, x, 12, seed=0)
+
+
+@pytest.mark.parametrize("name", algorithms.OWN_K)
+def test_algorithms_that_find_k_cannot_be_told_it(name):
+    with pytest.raises(UsageError, match="finds the number of clusters itself"):
+        algorithms.run(name, blobs(60, 3)[0], 3, seed=0)
+
+
+@pytest.mark.parametrize("name", algorithms.ALGORITHMS)
+def test_algorithms_refuse_a_nan(name):
+    if name == "leiden":
+        pytest.importorskip("sknetwork")
+    x = blobs(60, 3)[0]
+    x[7, 2] = np.nan
+    with pytest.raises(TrainingError, match="not finite"):
+        algorithms.run(name, x, None if name in algorithms.OWN_K else 3, seed=0)
+
+
+def test_hdbscan_leaves_lonely_images_out():
+    x, own = blobs(120, 3)
+    lonely = np.full((2, 8), 50, np.float32) * np.array([[1], [-1]], np.float32)
+    found = algorithms.run("hdbscan", np.vstack([x, lonely]), None, seed=0)
+    assert same_groups(found.label[:120], own)
+    assert found.label[120:].tolist() == [-1, -1]
+    assert found.confidence[120:].tolist() == [0, 0]
+    assert found.k == 3
+
+
+def test_hdbscan_says_when_everything_is_noise():
+    said = Said()
+    x = np.random.default_rng(0).normal(size=(12, 6)).astype(np.float32)
+    found = algorithms.run("hdbscan", x, None, seed=0, progress=said)
+    assert found.k == 0
+    assert found.centers.shape == (0, 6)
+    assert "every image is noise" in said.lines[0]
+
+
+@pytest.mark.parametrize("name", ["hdbscan", "agglomerative"])
+def test_images_beyond_the_sample_join_its_clusters(name, monkeypatch):
+    monkeypatch.setattr(f"deepclust.algorithms.{name}.SAMPLE", 100)
+    x, own = blobs(300, 3)
+    said = Said()
+    k = None if name == "hdbscan" else 3
+    assert same_groups(algorithms.run(name, x, k, seed=0, progress=said).label, own)
+    assert "100 of 300 images" in said.lines[0]
+
+
+def test_leiden_finds_the_parts_of_a_graph():
+    pytest.importorskip("sknetwork")
+    x, own = blobs(120, 4)
+    assert same_groups(algorithms.run("leiden", x, None, seed=0).label, own)
+
+
+def test_leiden_says_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "sknetwork.clustering", None)
+    with pytest.raises(UsageError) as caught:
+        algorithms.run("leiden", blobs(60, 3)[0], None, seed=0)
+    assert caught.value.hint == "pip install 'deepclust[graph]'"
+
+
+def test_spectral_finds_groups_by_their_sparse_eigenvectors():
+    x, own = blobs(600, 4)
+    assert same_groups(algorithms.run("spectral", x, 4, seed=0).label, own)
+
+
+def test_votes_are_counted_after_matching_names():
+    # The second run says the same as the first with names swapped; the third differs in row 2.
+    runs = [np.array([0, 0, 1, 1]), np.array([1, 1, 0, 0]), np.array([0, 0, 0, 1])]
+    label, share = consensus.vote(runs, 2)
+    assert label.tolist() == [0, 0, 1, 1]
+    assert share.tolist() == pytest.approx([1, 1, 2 / 3, 1])
+
+
+def test_unknown_algorithm_names_the_nearest():
+    with pytest.raises(UsageError) as caught:
+        algorithms.run("kmean", blobs(9, 3)[0], 3, seed=0)
+    assert "did you mean kmeans?" in caught.value.hint
+
+
+# --- neighbours ---------------------------------------------------------------------------------
+
+
+def test_neighbours_are_those_of_largest_cosine():
+    x = np.random.default_rng(0).normal(size=(50, 6)).astype(np.float32)
+    index, cosine = neighbours.knn(x, 4)
+    z = x / np.linalg.norm(x, axis=1, keepdims=True)
+    all_cosines = z @ z.T
+    np.fill_diagonal(all_cosines, -2)
+    assert (index == np.argsort(-all_cosines, axis=1)[:, :4]).all()
+    np.testing.assert_allclose(cosine, -np.sort(-all_cosines, axis=1)[:, :4], atol=1e-6)
+
+
+def test_a_row_is_not_its_own_neighbour_even_among_copies():
+    index, _ = neighbours.knn(np.ones((6, 3), np.float32), 3)
+    assert index.shape == (6, 3)
+    assert not (index == np.arange(6)[:, None]).any()
+
+
+def test_neighbours_are_cut_to_the_rows_there_are():
+    assert neighbours.knn(np.eye(3, dtype=np.float32), 10)[0].shape == (3, 2)
+    assert neighbours.knn(np.eye(3, dtype=np.float32), 10, exclude_self=False)[0].shape == (3, 3)
+
+
+def test_neighbours_of_many_rows_agree_with_the_exact_ones(monkeypatch):
+    x, _ = blobs(2_000, 20, spread=1.0)
+    exact, _ = neighbours.knn(x, 5)
+    monkeypatch.setattr(neighbours, "EXACT", 1_000)
+    rough, _ = neighbours.knn(x, 5)
+    assert (neighbours.knn(x, 5)[0] == rough).all()
+    assert (exact == rough).mean() > 0.95
+
+
+def test_modularity_of_two_pairs():
+    # Two links, each inside its own group: share inside 1, ends ½ each, so 1 − 2 · ¼ = ½.
+    # One group for all: 1 − 1 = 0. Groups across the links: 0 − ½ = −½.
+    links = neighbours.graph(np.array([[1], [0], [3], [2]]))
+    assert neighbours.modularity(links, np.array([0, 0, 1, 1])) == pytest.approx(0.5)
+    assert neighbours.modularity(links, np.array([0, 0, 0, 0])) == pytest.approx(0.0)
+    assert neighbours.modularity(links, np.array([0, 1, 0, 1])) == pytest.approx(-0.5)

@@ -11,13 +11,24 @@ from typing import Any
 
 import numpy as np
 
-from deepclust.errors import UsageError, nearest
+from deepclust.errors import DataError, TrainingError, UsageError, nearest
 
 ALGORITHMS = {
     "kmeans": "deepclust.algorithms.kmeans:cluster",
+    "spherical": "deepclust.algorithms.kmeans:spherical",
     "agglomerative": "deepclust.algorithms.agglomerative:cluster",
+    "spectral": "deepclust.algorithms.spectral:cluster",
+    "consensus": "deepclust.algorithms.consensus:cluster",
+    "scan": "deepclust.algorithms.scan:cluster",
     "hdbscan": "deepclust.algorithms.hdbscan:cluster",
+    "leiden": "deepclust.algorithms.leiden:cluster",
 }
+
+OWN_K = ("hdbscan", "leiden")
+"""Algorithms that find the number of clusters themselves; the others have to be told."""
+
+LIMIT = 1e15
+"""Largest value taken: squares of larger ones leave float32, where faiss ends the process."""
 
 
 @dataclass(frozen=True)
@@ -51,6 +62,56 @@ def by_size(label: np.ndarray) -> np.ndarray:
     rank = np.full(len(ids), -1, dtype=np.int64)
     rank[order] = np.arange(len(order))
     return rank[inverse.reshape(-1)]
+
+
+def assemble(x: np.ndarray, label: np.ndarray, confidence: np.ndarray) -> Clusters:
+    """Make Clusters of any labelling of x (N, d): ids by size, centres the clusters' means.
+
+    label: (N,) int64, any ids ≥ -1. confidence: (N,) in [0, 1].
+    """
+    label = by_size(label)
+    centers = np.zeros((label.max(initial=-1) + 1, x.shape[1]))
+    np.add.at(centers, label[label >= 0], x[label >= 0])
+    centers /= np.bincount(label[label >= 0], minlength=len(centers))[:, None]
+    return Clusters(label, confidence.astype(np.float32), centers.astype(np.float32))
+
+
+def checked(x: np.ndarray) -> np.ndarray:
+    """Return x (N, d) as contiguous float32; raises TrainingError unless all finite and < 1e15."""
+    x = np.ascontiguousarray(x, dtype=np.float32)
+    for start in range(0, len(x), 65_536):
+        # NaN fails every comparison, so this one line refuses it too.
+        if not np.abs(x[start : start + 65_536]).max(initial=0) < LIMIT:
+            raise TrainingError(
+                "the embeddings hold values that are not finite or beyond 1e15",
+                hint="training went wrong; try a lower learning rate",
+            )
+    return x
+
+
+def check_k(k: int | None, name: str, images: int) -> int:
+    """Return k if `name` can make k clusters of so many images.
+
+    Raises UsageError unless k is a whole number from 2 up, DataError unless images > k.
+    """
+    if k is None:
+        raise UsageError(f"{name} needs the number of clusters", hint="give it with --k")
+    if k != int(k) or k < 2:
+        raise UsageError(f"{name} cannot make {k} clusters", hint="k is a whole number from 2 up")
+    if images <= k:
+        raise DataError(
+            f"{images} images cannot make {k} clusters", hint="ask for fewer clusters than images"
+        )
+    return int(k)
+
+
+def refuse_k(k: int | None, name: str) -> None:
+    """Raise UsageError if k was given to an algorithm that finds its own."""
+    if k is not None:
+        raise UsageError(
+            f"{name} finds the number of clusters itself and cannot be told {k}",
+            hint="leave --k out, or use --algorithm kmeans",
+        )
 
 
 def run(name: str, x: np.ndarray, k: int | None, *, seed: int, **options: Any) -> Clusters:

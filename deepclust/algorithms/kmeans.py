@@ -22,8 +22,9 @@ import torch
 from sklearn.cluster import kmeans_plusplus
 from torch import Tensor
 
-from deepclust.algorithms import Clusters, by_size
-from deepclust.errors import DataError, TrainingError, UsageError
+from deepclust.algorithms import Clusters, by_size, check_k, checked
+from deepclust.algorithms.neighbours import unit
+from deepclust.device import has_fast_bf16, stream
 from deepclust.progress import SILENT, Progress
 
 Engine = Literal["tiled", "faiss"]
@@ -38,8 +39,6 @@ ROUGH_FROM = 2e9
 """N·k·d from which bfloat16 rounds pay for the copy they need."""
 CONTEST = 20_000
 """Above this many rows restarts compete on a sample, and only the best one sees all rows."""
-LIMIT = 1e15
-"""Largest value taken: the squares of larger ones leave float32, where faiss ends the process."""
 
 
 @dataclass(frozen=True)
@@ -72,9 +71,9 @@ def cluster(
     Fewer than k distinct rows give that many clusters, with a warning.
     Raises UsageError, DataError and TrainingError as `fit` does.
     """
-    if k is None:
-        raise UsageError("k-means needs the number of clusters", hint="give it with --k")
-    x = _unit(checked(x)) if spherical else checked(x)
+    x = checked(x)
+    k = check_k(k, "k-means", len(x))
+    x = unit(x) if spherical else x
     centers, label, distance = fit(
         x, k, seed=seed, restarts=restarts, engine=engine, spherical=spherical, device=device
     )
@@ -84,6 +83,11 @@ def cluster(
     order = np.full(renamed.max() + 1, -1)
     order[renamed] = label
     return Clusters(renamed, margin(x, centers, label, distance), centers[order])
+
+
+def spherical(x: np.ndarray, k: int | None, *, seed: int, progress: Progress = SILENT) -> Clusters:
+    """Cluster by the cosine: k-means on unit rows with unit centres. See `cluster`."""
+    return cluster(x, k, seed=seed, progress=progress, spherical=True)
 
 
 def fit(
@@ -109,12 +113,7 @@ def fit(
     Raises UsageError for k < 2, DataError for N ≤ k, TrainingError for values that are not finite.
     """
     x = checked(x)
-    if k != int(k) or k < 2:
-        raise UsageError(f"k-means cannot make {k} clusters", hint="k is a whole number from 2 up")
-    if len(x) <= k:
-        raise DataError(
-            f"{len(x)} images cannot make {k} clusters", hint="ask for fewer clusters than images"
-        )
+    k = check_k(k, "k-means", len(x))
     distinct = _distinct(x, k)
     if distinct is not None:
         centers, label = distinct
@@ -136,19 +135,6 @@ def fit(
         result.label.cpu().numpy(),
         result.distance.cpu().numpy(),
     )
-
-
-def checked(x: np.ndarray) -> np.ndarray:
-    """Return x (N, d) as contiguous float32; raises TrainingError unless all finite and < 1e15."""
-    x = np.ascontiguousarray(x, dtype=np.float32)
-    for tile in np.array_split(x, len(x) // 65_536 + 1):
-        # NaN fails every comparison, so this one line refuses it too.
-        if tile.size and not (np.abs(tile).max() < LIMIT):
-            raise TrainingError(
-                "the embeddings hold values that are not finite or beyond 1e15",
-                hint="training went wrong; try a lower learning rate",
-            )
-    return x
 
 
 def margin(
@@ -175,10 +161,6 @@ def margin(
     return confidence
 
 
-def _unit(x: np.ndarray) -> np.ndarray:
-    return x / np.maximum(np.linalg.norm(x, axis=1, keepdims=True), np.finfo(np.float32).tiny)
-
-
 def _distinct(x: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray] | None:
     """Return the distinct rows and the place of each among them, or None if more than k."""
     head = x[: 8 * k]
@@ -194,10 +176,10 @@ def _best_start(
     """Return centres (k, d) of the best of several k-means++ starts."""
     contest = x
     if restarts > 1 and len(x) > CONTEST:
-        contest = x[_sample(len(x), max(CONTEST, 32 * k), np.random.default_rng([seed, restarts]))]
+        contest = x[_sample(len(x), max(CONTEST, 32 * k), stream(seed, "kmeans", "contest"))]
     best = None
     for restart in range(restarts):
-        rng = np.random.default_rng([seed, restart])
+        rng = stream(seed, "kmeans", restart)
         pool = x[_sample(len(x), max(5_000, 8 * k), rng)].cpu().numpy()
         start, _ = kmeans_plusplus(pool, k, random_state=int(rng.integers(2**31)))
         first = torch.from_numpy(start).to(x.device)
@@ -217,7 +199,8 @@ def _sample(n: int, size: int, rng: np.random.Generator) -> np.ndarray:
 def _lloyd(x: Tensor, centers: Tensor, iterations: int, offset: Tensor | None) -> _Fit:
     """Run Lloyd's rounds from `centers` until they stop paying. offset: set for unit centres."""
     total = sum(float(tile.double().square().sum()) for tile in x.split(65_536))
-    rough = _pad(x) if _has_bf16(x) and len(x) * centers.numel() >= ROUGH_FROM else None
+    large = len(x) * centers.numel() >= ROUGH_FROM
+    rough = _pad(x) if large and x.device.type == "cpu" and has_fast_bf16(x.device) else None
     last = np.inf
     for done in range(iterations):
         if rough is not None and done >= iterations - 2:
@@ -264,11 +247,6 @@ def _nearest(x: Tensor, centers: Tensor) -> Tensor:
         torch.addmm(half, tile, turned, out=scores)
         scores.numpy().argmax(axis=1, out=label[i : i + TILE])
     return torch.from_numpy(label)
-
-
-def _has_bf16(x: Tensor) -> bool:
-    checks = ("_is_amx_tile_supported", "_is_avx512_bf16_supported")
-    return x.device.type == "cpu" and any(getattr(torch.cpu, c, bool)() for c in checks)
 
 
 def _pad(x: Tensor) -> Tensor:
