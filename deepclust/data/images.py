@@ -47,7 +47,7 @@ OUR_RUN = re.compile(rb'\s*\{\s*"format"\s*:\s*"deepclust-run"')
 
 @dataclass(frozen=True)
 class ImageFile:
-    """A file that should be a picture. size: bytes; mtime_ns: since 1970; of a link, its target's."""
+    """A file that should be a picture. size in bytes; of a link, size and time are its target's."""
 
     name: str
     path: Path

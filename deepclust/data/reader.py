@@ -245,7 +245,7 @@ def _to_rgb(image: Image.Image, factor: int) -> Image.Image:
     """Convert to 8-bit RGB on white and shrink by a whole factor, in bands of rows.
 
     Bands keep a picture of the largest size allowed within 400 MB: only the decoded picture is
-    ever whole, not its copies.
+    ever whole, not its copies. (A WebP of that size takes 1.4 GB: its decoder keeps four copies.)
     """
     clear = False
     if image.mode == "RGB" and not image.has_transparency_data:
