@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from deepclust import algorithms
-from deepclust.algorithms import consensus, kmeans, neighbours
+from deepclust.algorithms import choose_k, consensus, kmeans, neighbours
 from deepclust.errors import DataError, TrainingError, UsageError
 from deepclust.progress import Progress
 
@@ -302,3 +302,60 @@ def test_modularity_of_two_pairs():
     assert neighbours.modularity(links, np.array([0, 0, 1, 1])) == pytest.approx(0.5)
     assert neighbours.modularity(links, np.array([0, 0, 0, 0])) == pytest.approx(0.0)
     assert neighbours.modularity(links, np.array([0, 1, 0, 1])) == pytest.approx(-0.5)
+
+
+# --- choosing k ---------------------------------------------------------------------------------
+
+
+def test_k_of_clear_groups_is_found():
+    x, _ = blobs(180, 6, d=12)
+    choice = choose_k.choose(x, seed=0)
+    assert choice.k == 6
+    assert choice.clear
+    assert choice.ks[:3] == (2, 3, 4)
+    assert len(choice.silhouette) == len(choice.modularity) == len(choice.ks)
+    assert choice.advice == "k 6. This k is a guess: compare --k 3 and --k 12."
+
+
+def test_no_clear_k_is_said_so():
+    x = np.random.default_rng(0).normal(size=(200, 20)).astype(np.float32)
+    choice = choose_k.choose(x, [2, 4, 8, 16], seed=0)
+    assert not choice.clear
+    assert choice.advice.startswith("no clear k")
+    assert "--k" in choice.advice
+
+
+def test_the_guess_is_the_middle_of_three_choices():
+    # Silhouette is best at 2, modularity at 16. The chord from (log 2, .3) to (log 16, .6) is .3,
+    # .4, .5, .6 at 2, 4, 8, 16, and .5 at 4 lies .1 above it, .55 at 8 only .05: the elbow is 4.
+    choice = choose_k.verdict([2, 4, 8, 16], [0.5, 0.4, 0.3, 0.2], [0.3, 0.5, 0.55, 0.6])
+    assert (choice.by_silhouette, choice.by_elbow, choice.by_modularity) == (2, 4, 16)
+    assert choice.k == 4
+    assert "the rules disagree, from 2 to 16" in choice.advice
+
+
+def test_candidates_grow_by_a_tenth_and_leave_five_images_a_cluster():
+    assert choose_k.grid(1_000) == [
+        *range(2, 13),
+        13,
+        14,
+        15,
+        16,
+        18,
+        20,
+        22,
+        24,
+        26,
+        29,
+        32,
+        35,
+        38,
+    ]
+    assert choose_k.grid(30) == [2, 3, 4, 5, 6]
+
+
+def test_guessing_k_needs_images_and_candidates():
+    with pytest.raises(DataError, match="9 images are too few"):
+        choose_k.choose(blobs(9, 3)[0], seed=0)
+    with pytest.raises(UsageError, match="three candidates"):
+        choose_k.choose(blobs(30, 3)[0], [2, 3, 30], seed=0)
