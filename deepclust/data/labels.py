@@ -217,12 +217,13 @@ class _Names:
     @cached_property
     def shorter(self) -> list[tuple[Callable[[str], bool], dict[str, int]]]:
         """Shorter and other spellings, the closest first, and when each may be meant."""
-        stem = [posixpath.splitext(name)[0] for name in self.names]
+        names = [name.replace("\\", "/") for name in self.names]
+        stem = [posixpath.splitext(name)[0] for name in names]
         bare: Callable[[str], bool] = lambda cell: "/" not in cell  # noqa: E731
         return [
-            (lambda cell: True, _index(self.names)),
+            (lambda cell: True, _index(names)),
             (lambda cell: True, _index(stem)),
-            (bare, _index(map(posixpath.basename, self.names))),
+            (bare, _index(map(posixpath.basename, names))),
             (bare, _index(map(posixpath.basename, stem))),
         ]
 
@@ -253,7 +254,9 @@ class _Names:
                 )
             if found is not None:
                 return found
-        return None
+        # Pictures of another program's table may be called by their stem.
+        stem, extension = posixpath.splitext(path)
+        return self.exact.get(stem) if re.fullmatch(r"\.[A-Za-z]\w{1,4}", extension) else None
 
     def _relative(self, cell: str) -> str | None:
         """The path within the folder, or None where it lies outside."""

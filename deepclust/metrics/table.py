@@ -74,10 +74,17 @@ class Contingency:
         """(m,) bool: the cells that lie on the matching."""
         return self.match[self.row] == self.col
 
-    def dense(self) -> np.ndarray:
-        """(len(clusters), c) int64, the whole table."""
-        table = np.zeros((len(self.clusters), len(self.classes)), dtype=np.int64)
-        table[self.row, self.col] = self.count
+    def dense(self, rows: np.ndarray | None = None, cols: np.ndarray | None = None) -> np.ndarray:
+        """The table, or its part in these rows and columns, as (rows, cols) int64."""
+        rows = np.arange(len(self.clusters)) if rows is None else rows
+        cols = np.arange(len(self.classes)) if cols is None else cols
+        to_row = np.full(len(self.clusters), -1)
+        to_col = np.full(len(self.classes), -1)
+        to_row[rows], to_col[cols] = np.arange(len(rows)), np.arange(len(cols))
+        row, col = to_row[self.row], to_col[self.col]
+        kept = (row >= 0) & (col >= 0)
+        table = np.zeros((len(rows), len(cols)), dtype=np.int64)
+        table[row[kept], col[kept]] = self.count[kept]
         return table
 
 

@@ -1,0 +1,8 @@
+"""The report on a clustering: `make` it from arrays, `write` it, or show its `score_rows`."""
+
+from __future__ import annotations
+
+from deepclust.report.result import RULES, ClassRow, ClusterRow, Report, make
+from deepclust.report.tables import score_rows, write
+
+__all__ = ["RULES", "ClassRow", "ClusterRow", "Report", "make", "score_rows", "write"]
