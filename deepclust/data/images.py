@@ -210,7 +210,8 @@ class _Walk:
             path = Path(entry.path)
             self.files.append(ImageFile(escape(name), path, info.st_size, info.st_mtime_ns))
         else:
-            self.others[extension if extension[1:].isalnum() else "other"] += 1
+            plain = extension[1:].isalnum() and len(extension) < 10
+            self.others[extension if plain else "other"] += 1
 
     def listing(self) -> Listing:
         """Sort and sum up. Raises DataError if there is no picture."""

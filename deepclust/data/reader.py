@@ -170,14 +170,14 @@ def read_square(
     return np.array(image.resize((side, side), Image.Resampling.BICUBIC, box=box))
 
 
-def picture_size(path: Path) -> tuple[int, int]:
+def picture_size(path: Path, *, max_pixels: int = MAX_PIXELS) -> tuple[int, int]:
     """Return (width, height) of a picture when upright, from its header alone.
 
     Raises Unreadable; a picture with a good header may still fail to decode.
     """
     try:
         with _regular(path) as file:
-            image = _open(file, MAX_PIXELS)
+            image = _open(file, max_pixels)
             width, height = image.size
             turned = image.format != "TIFF" and _orientation(image) >= 5  # TIFF does so by itself
     except Exception as error:
@@ -216,13 +216,17 @@ def _strict(max_pixels: int) -> Iterator[None]:
 @contextmanager
 def _regular(path: Path) -> Iterator[BinaryIO]:
     """Open a regular file of a bearable size, without waiting for anything."""
-    with os.fdopen(os.open(path, OPEN), "rb") as file:
-        info = os.fstat(file.fileno())
+    fd = os.open(path, OPEN)
+    try:
+        info = os.fstat(fd)
         if not stat.S_ISREG(info.st_mode):
             raise Unreadable("not a regular file")
         if info.st_size > MAX_BYTES:
             raise Unreadable("file too large")
-        yield file
+        with os.fdopen(fd, "rb", closefd=False) as file:
+            yield file
+    finally:
+        os.close(fd)
 
 
 def _open(file: BinaryIO, max_pixels: int) -> Image.Image:
@@ -294,7 +298,7 @@ def _flat(band: Image.Image, scale: tuple[float, float]) -> tuple[Image.Image, b
         raise Unreadable("pixel type")
     if band.mode[0] in "IF":
         low, high = scale
-        values = (np.asarray(band).astype(np.float64) - low) * (255 / (high - low))
+        values = (np.asarray(band).astype(np.float64) - low) * 255 / (high - low)
         values = np.nan_to_num(values, nan=0, posinf=255, neginf=0).clip(0, 255).round()
         return Image.fromarray(values.astype(np.uint8)).convert("RGB"), False
     if not band.has_transparency_data:
@@ -329,10 +333,14 @@ def _reason(error: Exception, path: Path) -> str:
 def _is_cut(path: Path, kind: str) -> bool:
     """Tell whether a file ends before its format says it does, where that is easily seen."""
     try:
-        data = path.read_bytes()
+        with path.open("rb") as file:
+            head, size = file.read(12), file.seek(0, os.SEEK_END)
+            file.seek(max(0, size - 64))
+            tail = file.read(64)
     except OSError:
         return False
-    if kind in ("WEBP", "BMP"):
-        start, more = (4, 8) if kind == "WEBP" else (2, 0)
-        return len(data) < int.from_bytes(data[start : start + 4], "little") + more
-    return kind in END and END[kind] not in data[-64:]
+    if kind == "WEBP":
+        return size < int.from_bytes(head[4:8], "little") + 8
+    if kind == "BMP":
+        return size < int.from_bytes(head[2:6], "little")
+    return kind in END and END[kind] not in tail
