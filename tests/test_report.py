@@ -137,6 +137,7 @@ def test_folders_are_labels(run):
 
 
 def test_without_labels_there_are_the_scores_that_need_none(run):
+    evaluate(run.path, labels="folders", baselines=False)
     report = evaluate(run.path)
     assert report.scores == {}
     assert report.table is report.contingency is None
@@ -234,6 +235,15 @@ def test_what_is_undefined_is_null_in_json(tmp_path):
     text = (tmp_path / "report.json").read_text()
     assert json.loads(text)["scores"]["nmi"] is None
     assert "NaN" not in text
+
+
+def test_the_screen_has_each_interval_under_its_score():
+    heading, ours, ends, base, one = score_rows(labelled([0, 0, 1, 1], [0, 0, 1, 1]))
+    assert heading == ["", "ACC", "NMI", "AMI", "ARI", "purity"]
+    assert ours == ["ours", "1.000", "1.000", "1.000", "1.000", "1.000"]
+    assert ends[:3] == ["95 % interval", "1.00 to 1.00", "1.00 to 1.00"]
+    assert base[:2] == ["guessing", "0.500"]
+    assert one == ["all one class", "0.500", "", "", "", ""]
 
 
 @pytest.mark.parametrize(

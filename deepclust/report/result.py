@@ -275,7 +275,9 @@ def _warnings(counts: dict[str, int]) -> list[str]:
         if 1 < k < c:
             lines.append(f"{k:,} clusters for {c:,} classes: some classes have to count as wrong")
         if labelled < FEW:
-            lines.append(f"only {labelled:,} pictures have a label: the scores are rough")
+            lines.append(
+                f"only {labelled:,} pictures have a label: scores are rough, intervals too narrow"
+            )
     return lines
 
 

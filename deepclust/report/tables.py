@@ -39,6 +39,8 @@ def write(report: Report, folder: Path, stem: str = "report") -> list[Path]:
         paths.append(picture)
     files.write_csv(folder / f"{stem}.csv", *_score_table(report))
     files.write_text(folder / f"{stem}.md", as_markdown(report, picture.name))
+    if report.table is None:
+        picture.unlink(missing_ok=True)  # of an earlier report, which this one replaces
     # The last file marks that the others are whole.
     files.write_json(folder / f"{stem}.json", report.to_json())
     return [folder / f"{stem}.{kind}" for kind in ("json", "md", "csv")] + paths
@@ -51,10 +53,10 @@ def score_rows(report: Report) -> list[list[str]]:
             ["", *FREE.values()],
             [report.title, *(_number(report.label_free.get(name)) for name in FREE)],
         ]
-    rows = [["", *MAIN.values()]]
-    rows.append(
-        [report.title, *(_with_interval(report, name) for name in MAIN)],
-    )
+    rows = [["", *MAIN.values()], [report.title, *(_number(report.scores[name]) for name in MAIN)]]
+    if report.intervals:
+        ends = {name: f"{low:.2f} to {high:.2f}" for name, (low, high) in report.intervals.items()}
+        rows.append(["95 % interval", *(ends.get(name, "") for name in MAIN)])
     if report.covered:
         label = f"without {report.table.noise:,} outliers"
         rows.append([label, *(_number(report.covered[name]) for name in MAIN)])
@@ -69,14 +71,6 @@ def _number(value: float | None) -> str:
         return "-"
     # Adding 0 turns -0.000 into 0.000.
     return f"{round(value, 3) + 0.0:.3f}" if abs(value) < 100 else f"{value:.1f}"
-
-
-def _with_interval(report: Report, name: str) -> str:
-    text = _number(report.scores[name])
-    if name not in report.intervals:
-        return text
-    low, high = report.intervals[name]
-    return f"{text} ({low:.3f} to {high:.3f})"
 
 
 def _score_table(report: Report) -> tuple[list[str], list[list[Any]]]:
