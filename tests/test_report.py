@@ -199,7 +199,7 @@ def test_the_verdict_says_whether_baselines_are_beaten():
         ([0, 1, -1], [0, 1, 1], "1 of 3 pictures are in no cluster"),
         ([0, 1, 2, 2], [0, 1, 1, 1], "3 clusters for 2 classes"),
         ([0, 1, 1, 1], [0, 1, 2, 2], "2 clusters for 3 classes"),
-        ([0, 1, 1, 1], [0, 1, 0, 1], "only 4 labelled pictures"),
+        ([0, 1, 1, 1], [0, 1, 0, 1], "only 4 pictures have a label"),
     ],
 )
 def test_scores_that_say_little_are_warned_of(cluster, label, says):
