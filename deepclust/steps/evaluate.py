@@ -136,9 +136,7 @@ def _in_order(found: Assignments, names: list[str], folder: Path) -> tuple[Assig
         )
     warnings = []
     if missing:
-        warnings.append(
-            f"{missing:,} pictures of the run are not in {path} and so in no cluster"
-        )
+        warnings.append(f"{missing:,} pictures of the run are not in {path} and so in no cluster")
     if strange:
         warnings.append(f"{strange:,} rows of {path} name no picture of the run")
     cluster = np.where(at >= 0, found.cluster[at], -1)
