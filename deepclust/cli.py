@@ -123,12 +123,24 @@ def cluster(
         Path | None,
         Argument(metavar="[RUN | IMAGES]", help="A run, or a folder of pictures; the newest run."),
     ] = None,
-    k: Annotated[int | None, Option(help="Clusters; the run's own if left out.")] = None,
+    k: Annotated[
+        str | None, Option(help="Clusters: 12, a range 5-60, or auto; the run's own if left out.")
+    ] = None,
     algorithm: Annotated[
         str, Option(help="auto, head, kmeans, agglomerative, hdbscan, spectral, …")
     ] = "auto",
     seed: Annotated[int, Option(min=0, max=2**32 - 1, help="Of the clustering.")] = 0,
     name: Annotated[str | None, Option(help="Of the folder under clusters/.")] = None,
+    fast: Annotated[
+        bool, Option("--fast", help="A folder never seen: no views, a fifth of the time.")
+    ] = False,
+    views: Annotated[
+        int | None, Option(min=2, max=64, help="A folder never seen: views of each picture; 4.")
+    ] = None,
+    set_: Annotated[
+        list[str] | None,
+        Option("--set", metavar="KEY=VALUE", help="A folder never seen: views.flip=false, …"),
+    ] = None,
     device: Device = "auto",
     threads: Threads = None,
     workers: Workers = 2,
@@ -141,8 +153,10 @@ def cluster(
     from deepclust.steps import cluster as step
     from deepclust.steps.pretrain import Machine
 
+    sets = [*(set_ or []), *(["views.cached=0"] if fast else [])]
+    sets += [f"views.cached={views}"] if views is not None else []
     done = step.cluster(
-        run, k=k, algorithm=algorithm, seed=seed, name=name,
+        run, k=k, algorithm=algorithm, seed=seed, name=name, sets=sets,
         machine=Machine(device, threads, workers), progress=screen.Screen(level),
     )  # fmt: skip
     if json:

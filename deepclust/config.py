@@ -41,9 +41,7 @@ class Data(Section):
 class Encoder(Section):
     """The network under the method's heads."""
 
-    name: str = Field(
-        "auto", description="resnet8, resnet18-small, lite0, any timm name."
-    )
+    name: str = Field("auto", description="resnet8, resnet18-small, lite0, any timm name.")
     weights: str = Field("auto", description="none, packaged, hub, or a file.")
     image_size: int | None = Field(
         None, ge=8, le=1024, description="Side in pixels that the encoder sees."
@@ -70,7 +68,9 @@ class Views(Section):
     hue: float = Field(0.1, ge=0, le=0.5, description="Largest turn, in turns of the wheel.")
     grey: float = Field(0.2, ge=0, le=1, description="Probability of losing all colour.")
     blur: float = Field(0.0, ge=0, le=1, description="Probability of a Gaussian blur.")
-    cached: int = Field(4, ge=2, le=64, description="Views of each picture with a frozen encoder.")
+    cached: int = Field(
+        4, ge=0, le=64, description="Views of each picture with a frozen encoder; 0 is the fastest."
+    )
 
 
 # The papers' views, and kinder ones for pictures that those would spoil.

@@ -18,13 +18,15 @@ import torch
 from torch import Tensor
 
 from deepclust import weights
-from deepclust.algorithms.whitening import Recipe, fit_recipe, smooth
+from deepclust.algorithms.neighbours import knn
+from deepclust.algorithms.whitening import NEIGHBOURS, Recipe, Taps, fit_recipe
 from deepclust.config import Settings, Views
 from deepclust.data import views as pictures
 from deepclust.data.images import ImageFile
 from deepclust.data.loaders import ahead
 from deepclust.data.store import Rows, RowStore
 from deepclust.device import has_fast_bf16, stream
+from deepclust.errors import UsageError
 from deepclust.nets import encoders
 from deepclust.nets.encoders import Encoder
 from deepclust.progress import SILENT, Progress
@@ -52,14 +54,18 @@ class Space:
 
     def whitened(self) -> np.ndarray:
         """Return the whitened features, unit rows (N, c) float32."""
-        return self.recipe.transform(taps(self.rows, self.layers))
-
-    def smoothed(self) -> np.ndarray:
-        """Return the default embedding: whitened, and blended with the nearest neighbours."""
-        return smooth(self.whitened())
+        layers = taps(self.rows, self.layers)
+        if self.rows.array.shape[1] == 1:
+            layers = {name: (clean, clean[:, None]) for name, (clean, _) in layers.items()}
+        return self.recipe.transform(layers)
 
     def views(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return whitened features clean, (N, c), and of each view, (N, V, c), unit rows."""
+        """Return whitened features clean, (N, c), and of each view, (N, V, c), unit rows.
+
+        Raises UsageError if there are fewer than two views to learn from.
+        """
+        if self.rows.array.shape[1] < 3:
+            raise UsageError("learning on features needs views.cached of at least 2")
         layers = taps(self.rows, self.layers)
         clean = self.recipe.transform(layers)
         changed = [
@@ -90,6 +96,27 @@ def taps(rows: Rows, layers: dict[str, int]) -> dict[str, tuple[np.ndarray, np.n
     }
 
 
+def _to_fit(rows: Rows, layers: dict[str, int]) -> Taps:
+    """Return what the whitening is fitted on: views, or without any the nearest neighbours."""
+    parts = taps(rows, layers)
+    if rows.array.shape[1] > 1:
+        return parts
+    near = knn(plain(rows, layers), min(NEIGHBOURS, len(rows) - 1))[0]
+    return {name: (clean, _Near(clean, near)) for name, (clean, _) in parts.items()}  # type: ignore[dict-item]
+
+
+class _Near:
+    """The neighbours of each picture as if they were views of it, gathered when asked for."""
+
+    def __init__(self, clean: np.ndarray, near: np.ndarray) -> None:
+        self.clean = clean
+        self.near = near
+        self.shape = (*near.shape, clean.shape[1])
+
+    def __getitem__(self, part: slice) -> np.ndarray:
+        return self.clean[self.near[part]]
+
+
 def encoder(chosen: Settings, progress: Progress = SILENT) -> Encoder:
     """Build the encoder that the settings name, and say where its weights come from."""
     made = encoders.build(
@@ -112,7 +139,7 @@ def embed(
         seed=chosen.seed, device=device, workers=workers, progress=progress,
     )  # fmt: skip
     with progress.stage("whiten"):
-        space = Space(feature_rows, layers, fit_recipe(taps(feature_rows, layers)))
+        space = Space(feature_rows, layers, fit_recipe(_to_fit(feature_rows, layers)))
     space.save(run.path / "features.safetensors")
     return made, space
 

@@ -8,6 +8,7 @@
     model.safetensors  the weights of the method
     checkpoint-*       to resume only
     embeddings.npy     (N, d) float32
+    whitened.npy       (N, d) float32, the embedding before smoothing, of a frozen encoder
     probabilities.npy  (N, k) float32, where the method has a head of its own
     clusters/NAME/     assignments.csv, clusters.json, centers.npy, reports
 
@@ -36,7 +37,8 @@ VERSION = 1
 HOME = Path("runs")
 OWN = (
     "run.json", "config.toml", "images.csv", "skipped.csv", "duplicates.csv", "metrics.jsonl",
-    "model.safetensors", "embeddings.npy", "probabilities.npy", "features.safetensors",
+    "model.safetensors", "embeddings.npy", "probabilities.npy", "whitened.npy",
+    "features.safetensors",
     "edits.toml",
 )  # fmt: skip
 
@@ -199,6 +201,11 @@ class Run:
                 f"{self.path} has no embedding yet", hint=f"deepclust pretrain --resume {self.path}"
             )
         return self._array(path)
+
+    def whitened(self) -> np.ndarray | None:
+        """Return the embedding (N, d) float32 before smoothing, of a run that has one."""
+        path = self.path / "whitened.npy"
+        return self._array(path) if path.exists() else None
 
     def probabilities(self) -> np.ndarray | None:
         """Return the soft assignments (N, k) float32 of the method's own head, if it has one."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from deepclust.algorithms import Clusters
+    from deepclust.algorithms.choose_k import KChoice
 
 GIANT = 0.5  # share of all pictures from which on the largest cluster is worth a word
 COLLAPSE = 0.95
@@ -45,27 +47,48 @@ class Clustered:
 def cluster(
     run: Path | str | None = None,
     *,
-    k: int | None = None,
+    k: int | str | None = None,
     algorithm: str = "auto",
     seed: int = 0,
     name: str | None = None,
+    sets: Sequence[str] = (),
     machine: Machine = HERE,
     progress: Progress = SILENT,
 ) -> Clustered:
     """Cluster a run, or a folder of pictures with the packaged encoder.
 
     run: a run or a folder of images; the newest run if left out.
-    k: how many clusters; the run's own if left out. algorithm: a name in
+    k: how many clusters; "auto" or a range such as "5-60" for a guess; if left out, the number
+    that the run was trained with, or a guess. algorithm: a name in
     `deepclust.algorithms.ALGORITHMS`, "head" for the method's own cluster head, or auto.
-    name: of the folder under clusters/; <algorithm>-<k> if left out.
+    name: of the folder under clusters/; <algorithm>-<k> if left out. sets: settings of the
+    embedding of a folder never seen, such as "views.cached=0".
     Raises a DeepclustError for what a person can mend.
     """
-    if k is not None and (isinstance(k, bool) or not isinstance(k, int) or k < 2):
-        raise UsageError(f"--k {k}: must be a whole number of at least 2")
+    wanted = read_k(k)
     _check_name(algorithm)
-    opened = _open(run, k, seed, machine, progress)
+    if name is not None and (Path(name).name != name or name.startswith(".")):
+        raise UsageError(f"--name {name}: must be a plain name of a folder")
+    opened = _open(run, wanted, seed, sets, machine, progress)
     with opened.locked():
-        return _cluster(opened, k, algorithm, seed, name, machine, progress)
+        return _cluster(opened, wanted, algorithm, seed, name, machine, progress)
+
+
+def read_k(k: int | str | None) -> int | range | None:
+    """Read what was asked for: a number, "auto" (an empty range), "5-60", or None.
+
+    Raises UsageError.
+    """
+    if k is None or (isinstance(k, int) and not isinstance(k, bool) and k >= 2):
+        return k
+    if k == "auto":
+        return range(0)
+    low, dash, high = str(k).partition("-")
+    if dash and low.isdecimal() and high.isdecimal() and 2 <= int(low) < int(high):
+        return range(int(low), int(high) + 1)
+    if not dash and low.isdecimal() and int(low) >= 2:
+        return int(low)
+    raise UsageError(f"--k {k}: must be a whole number of at least 2, a range like 5-60, or auto")
 
 
 def _check_name(algorithm: str) -> None:
@@ -78,8 +101,9 @@ def _check_name(algorithm: str) -> None:
 
 
 def _open(
-    place: Path | str | None, k: int | None, seed: int, machine: Machine, progress: Progress
-) -> Run:
+    place: Path | str | None, k: int | range | None, seed: int, sets: Sequence[str],
+    machine: Machine, progress: Progress,
+) -> Run:  # fmt: skip
     if place is None:
         run = Run.newest()
         progress.say(f"run: {run.path}")
@@ -94,12 +118,13 @@ def _open(
         )
     from deepclust.steps.embed import embed
 
-    return embed(path, k=k, seed=seed, machine=machine, progress=progress)
+    least = k if isinstance(k, int) else None
+    return embed(path, k=least, seed=seed, sets=sets, machine=machine, progress=progress)
 
 
 def _cluster(
-    run: Run, k: int | None, algorithm: str, seed: int, name: str | None, machine: Machine,
-    progress: Progress,
+    run: Run, k: int | range | None, algorithm: str, seed: int, name: str | None,
+    machine: Machine, progress: Progress,
 ) -> Clustered:  # fmt: skip
     import numpy as np
 
@@ -110,7 +135,13 @@ def _cluster(
     began = time.monotonic()
     names, soft = run.names, run.probabilities()
     own_k = None if soft is None else soft.shape[1]
-    asked = k if k is not None else own_k
+    choice: KChoice | None = None
+    asked = k if isinstance(k, int) else None
+    if algorithm not in algorithms.OWN_K and asked is None:
+        asked = own_k if k is None else None
+        if asked is None:
+            choice = _guess(run, k if isinstance(k, range) else None, seed, progress)
+            asked = choice.k
     chosen = _choose(run, algorithm, asked, own_k)
     if asked is not None and asked >= len(names):
         raise DataError(f"--k {asked} needs more than {asked} images, the run has {len(names)}")
@@ -132,9 +163,30 @@ def _cluster(
         "outliers": int((found.label < 0).sum()), "warnings": warnings,
         "seconds": round(time.monotonic() - began, 2),
     }  # fmt: skip
+    if choice is not None:
+        details["advice"] = choice.advice
     write(folder, names, found, details)
+    if choice is not None:
+        table = zip(choice.ks, choice.silhouette, choice.modularity)
+        files.write_csv(folder / "k.csv", ["k", "silhouette", "modularity"], table)
     run.update(clustered=folder.name)
     return _result(run, folder, chosen, names, found, warnings)
+
+
+def _guess(run: Run, among: range | None, seed: int, progress: Progress) -> KChoice:
+    """Guess k, and say how sure the guess is."""
+    import numpy as np
+
+    from deepclust.algorithms.choose_k import choose, grid
+
+    x = np.ascontiguousarray(run.embeddings(), dtype=np.float32)
+    space = run.whitened()
+    ks = grid(len(x), among[-1] if among else 40)
+    if among:
+        ks = sorted({among[0], among[-1], *(k for k in ks if k in among)})
+    choice = choose(x, ks, seed=seed, space=space, progress=progress)
+    progress.say(choice.advice)
+    return choice
 
 
 def _choose(run: Run, algorithm: str, k: int | None, own_k: int | None) -> str:
@@ -148,10 +200,6 @@ def _choose(run: Run, algorithm: str, k: int | None, own_k: int | None) -> str:
             f"--k {k}: the cluster head of {run.path} has {own_k}",
             hint="--algorithm kmeans takes any k",
         )
-    if algorithm in ("hdbscan", "leiden", "louvain"):
-        return algorithm
-    if k is None:
-        raise UsageError(f"--k is needed: {run.path} was trained without", hint="such as --k 10")
     if algorithm == "auto":
         return "head" if k == own_k else "kmeans"
     return algorithm

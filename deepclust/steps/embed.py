@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ def embed(
     k: int | None = None,
     seed: int = 0,
     out: Path | None = None,
-    sets: tuple[str, ...] = (),
+    sets: Sequence[str] = (),
     machine: Machine = HERE,
     progress: Progress = SILENT,
 ) -> Run:
@@ -26,6 +27,7 @@ def embed(
     k: only checked against the number of pictures, before the work. Raises a DeepclustError.
     """
     from deepclust import frozen, plan
+    from deepclust.algorithms.whitening import smooth
     from deepclust.config import read_assignment, settings, to_toml
     from deepclust.device import pick, use_threads
     from deepclust.methods import DEFAULT
@@ -48,7 +50,9 @@ def embed(
         rows, skipped = decode(listing, chosen, machine.workers, progress)
         record(run, listing, rows, skipped, k, False, progress)
         encoder, space = frozen.embed(run, chosen, rows, device, machine.workers, progress)
-        files.write_array(run.path / "embeddings.npy", space.smoothed())
+        whitened = space.whitened()
+        files.write_array(run.path / "whitened.npy", whitened)
+        files.write_array(run.path / "embeddings.npy", smooth(whitened))
         run.update(
             status="embedded", machine=machine_facts(device, threads), choices=said,
             settings={"method": "none", "k": None, "seed": seed},
