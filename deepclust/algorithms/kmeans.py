@@ -31,8 +31,6 @@ Engine = Literal["tiled", "faiss"]
 
 TOLERANCE = 1e-5
 """Lloyd stops when a round takes less than this share off the inertia."""
-ROUGH_TOLERANCE = 1e-4
-"""bfloat16 rounds end here; float32 rounds go on from there."""
 TILE = 512
 """Rows a tile on a CPU: 512 x 1,000 float32 scores are 2 MB, the second-level cache of a core."""
 ROUGH_FROM = 2e9
@@ -204,16 +202,15 @@ def _lloyd(x: Tensor, centers: Tensor, iterations: int, offset: Tensor | None) -
     rough = _pad(x) if large and x.device.type == "cpu" and has_fast_bf16(x.device) else None
     last = np.inf
     for done in range(iterations):
-        if rough is not None and done >= iterations - 2:
+        if rough is not None and done == iterations - 1:
             rough = None
-        label = _nearest(x, centers) if rough is None else _nearest_rough(x, rough, centers)
+        label = _nearest(x, centers) if rough is None else _nearest_rough(rough, centers)
         means, count = _means(x, label, centers)
         centers = means if offset is None else _on_sphere(means, offset)
         inertia = total + float(
             (count[:, None] * (centers.double() - 2 * means.double()) * centers.double()).sum()
         )
-        limit = TOLERANCE if rough is None else ROUGH_TOLERANCE
-        if inertia >= last * (1 - limit):
+        if inertia >= last * (1 - TOLERANCE):
             if rough is None:
                 break
             rough = None
@@ -257,31 +254,29 @@ def _pad(x: Tensor) -> Tensor:
     return padded
 
 
-def _nearest_rough(x: Tensor, rough: Tensor, centers: Tensor) -> Tensor:
+def _nearest_rough(rough: Tensor, centers: Tensor) -> Tensor:
     """Return the nearest centres as bfloat16 sees them (N,) int64. rough: `_pad(x)`.
 
-    Bits of positive bfloat16 numbers sort like integers, so numpy's integer argmax reads the
-    scores where they lie. It is right whenever the best score is positive, that is when a row is
-    nearer to some centre than to the mean of all; the other rows are done again in float32.
+    Bits of positive bfloat16 numbers sort like integers and those of negative ones the other way
+    round, so numpy's integer argmax, or argmin where all are negative, reads the scores where
+    they lie.
     """
     rounded = centers.bfloat16()
     half = -0.5 * rounded.float().square().sum(dim=1, keepdim=True)
     coarse = half.bfloat16()
     turned = torch.cat([rounded, coarse, (half - coarse).bfloat16()], dim=1).T.contiguous()
-    label = np.empty(len(x), np.int64)
-    best = np.empty(len(x), np.int16)
+    label = np.empty(len(rough), np.int64)
     out = torch.empty(2 * TILE, len(centers), dtype=torch.bfloat16)
-    for i in range(0, len(x), 2 * TILE):
+    for i in range(0, len(rough), 2 * TILE):
         tile = rough[i : i + 2 * TILE]
         scores = out[: len(tile)]
         torch.mm(tile, turned, out=scores)
         bits = scores.view(torch.int16).numpy()
         own = bits.argmax(axis=1)
+        negative = np.flatnonzero(bits[np.arange(len(own)), own] < 0)
+        if len(negative):
+            own[negative] = bits[negative].argmin(axis=1)
         label[i : i + 2 * TILE] = own
-        best[i : i + 2 * TILE] = bits[np.arange(len(own)), own]
-    again = np.flatnonzero(best <= 0)
-    if len(again):
-        label[again] = _nearest(x[again], centers).numpy()
     return torch.from_numpy(label)
 
 
