@@ -189,7 +189,7 @@ def _fingerprint(tensors: Mapping[str, Tensor], text: str) -> str:
     for name in sorted(tensors):
         tensor = tensors[name].contiguous()
         state.update(f"\0{name}\0{tensor.dtype}\0{tuple(tensor.shape)}\0".encode())
-        state.update(memoryview(tensor.reshape(-1).view(torch.uint8).numpy()))
+        state.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
     return state.hexdigest()
 
 

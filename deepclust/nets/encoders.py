@@ -11,10 +11,12 @@ import copy
 from collections.abc import Callable, Sequence
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.utils.hooks import RemovableHandle
 
 from deepclust.device import torch_stream
 from deepclust.errors import CheckpointError, UsageError
@@ -141,7 +143,7 @@ def build(
         _only(encoder, hasattr(door, "hub") and not name.endswith("-small"), "is not on the hub")
         door.hub(encoder)
     elif weights != "none":
-        from_file(encoder, Path(weights).expanduser())
+        from_file(encoder, Path(weights).expanduser(), getattr(door, "resize", None))
     if image_size is not None:
         if hasattr(door, "resize"):
             door.resize(encoder, image_size)
@@ -154,9 +156,12 @@ def _only(encoder: Encoder, possible: bool, fact: str) -> None:
         raise UsageError(f"{encoder.name} {fact}", hint=f"weights can be {WEIGHTS}")
 
 
-def from_file(encoder: Encoder, path: Path) -> None:
+def from_file(
+    encoder: Encoder, path: Path, resize: Callable[[Encoder, int], None] | None = None
+) -> None:
     """Fill `encoder` from a file: one of ours, or of the network alone, with or without classifier.
 
+    resize: makes a network of fixed picture size take the one that a file of ours was made at.
     Raises CheckpointError if the file is damaged or does not fit.
     """
     if not path.exists():
@@ -166,6 +171,8 @@ def from_file(encoder: Encoder, path: Path) -> None:
         inside = {n[len(wrapping) :]: t for n, t in tensors.items() if n.startswith(wrapping)}
         tensors = inside or tensors
     if any(name.startswith("net.") for name in tensors):
+        if resize is not None and header.get("image_size"):
+            resize(encoder, int(header["image_size"]))
         fit(encoder, tensors, path=path)
     else:
         fit_net(encoder, tensors, path=path)
@@ -218,22 +225,23 @@ def _conv_norm_pairs(net: nn.Module, picture: Tensor) -> list[tuple[str, str]]:
     """Names of each convolution and the batch norm that takes its output."""
     made: list[tuple[str, Tensor]] = []  # holds the outputs, so that no two share an address
     pairs: list[tuple[str, str]] = []
-    hooks = []
-    for name, module in net.named_modules():
+
+    def watch(name: str, module: nn.Module) -> RemovableHandle | None:
+        def convolved(_module: nn.Module, _inputs: Any, output: Tensor) -> None:
+            made.append((name, output))
+
+        def normalised(_module: nn.Module, inputs: Any) -> None:
+            pairs.extend((conv, name) for conv, output in made if output is inputs[0])
+
         if isinstance(module, nn.Conv2d):
-            hooks.append(
-                module.register_forward_hook(
-                    lambda _m, _i, out, name=name: made.append((name, out))
-                )
-            )
-        elif isinstance(module, nn.BatchNorm2d) and module.track_running_stats:
+            return module.register_forward_hook(convolved)
+        if isinstance(module, nn.BatchNorm2d) and module.track_running_stats:
+            return module.register_forward_pre_hook(normalised)
+        return None
 
-            def pair(_module: nn.Module, inputs: tuple[Tensor, ...], name: str = name) -> None:
-                pairs.extend((conv, name) for conv, out in made if out is inputs[0])
-
-            hooks.append(module.register_forward_pre_hook(pair))
+    hooks = [watch(name, module) for name, module in net.named_modules()]
     net(picture)
-    for hook in hooks:
+    for hook in filter(None, hooks):
         hook.remove()
     return pairs
 

@@ -85,6 +85,7 @@ def resize(encoder: Encoder, image_size: int) -> None:
             f"{encoder.name} cannot take pictures of {image_size} pixels",
             hint=f"leave the image size out: its own is {encoder.image_size}",
         ) from error
+    encoder.image_size = image_size
 
 
 def hub(encoder: Encoder) -> None:
