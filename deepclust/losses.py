@@ -116,21 +116,28 @@ def supcon(
     return loss if base is None else loss * (temperature / base)
 
 
-def info_nce(q: Tensor, k: Tensor, queue: Tensor, temperature: float) -> Tensor:
+def info_nce(
+    q: Tensor, k: Tensor, queue: Tensor, temperature: float, *, mates: bool = False
+) -> Tensor:
     """Each query has to find its own key among the keys of a queue.
 
         loss = −1/n Σ_i log( exp(q_i·k_i / τ) / ( exp(q_i·k_i / τ) + Σ_j exp(q_i·u_j / τ) ) )
 
-    Source: MoCo, He et al. 2020, arXiv:1911.05722, eq. 1.
+    Source: MoCo, He et al. 2020, arXiv:1911.05722, eq. 1; with `mates` the keys of the other
+    images of the batch stand in the sum too, as in MoCo v3, Chen et al. 2021, arXiv:2104.02057.
 
     q, k: (n, d) float; any scale, rows are normalised here. queue: (r, d) float, unit rows u.
     temperature: τ > 0.
-    Returns a scalar in nats; log(1 + r) if all embeddings are equal.
+    Returns a scalar in nats; if all embeddings are equal, log(1 + r), with mates log(n + r).
     """
     q, k = F.normalize(_wide(q), dim=1), F.normalize(_wide(k), dim=1)
-    own = (q * k).sum(dim=1, keepdim=True)
+    if mates:
+        own, target = q @ k.T, torch.arange(len(q), device=q.device)
+    else:
+        own = (q * k).sum(dim=1, keepdim=True)
+        target = torch.zeros(len(q), dtype=torch.long, device=q.device)
     logits = torch.cat([own, q @ queue.to(q.dtype).T], dim=1) / temperature
-    return F.cross_entropy(logits, torch.zeros(len(q), dtype=torch.long, device=q.device))
+    return F.cross_entropy(logits, target)
 
 
 def concentration(

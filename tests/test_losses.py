@@ -78,6 +78,17 @@ def test_info_nce_of_equal_embeddings_is_the_log_of_the_choices():
     same = torch.ones(3, 4, dtype=torch.float64)
     queue = torch.full((7, 4), 0.5, dtype=torch.float64)
     assert losses.info_nce(same, same, queue, 0.2).item() == pytest.approx(math.log(8))
+    mates = losses.info_nce(same, same, queue, 0.2, mates=True)
+    assert mates.item() == pytest.approx(math.log(10))
+
+
+def test_the_keys_of_batch_mates_are_negatives_if_asked_for():
+    # Orthonormal pictures, the queue orthogonal to all: own key at cosine 1, two mates and four
+    # keys of the queue at 0, so log(1 + 6 e^(−1/τ)).
+    eye = torch.eye(4, dtype=torch.float64)
+    queue = eye[[3, 3, 3, 3]]
+    loss = losses.info_nce(eye[:3], eye[:3], queue, 0.5, mates=True)
+    assert loss.item() == pytest.approx(math.log(1 + 6 * math.exp(-2)), abs=1e-12)
 
 
 def test_concentration_by_hand():
@@ -240,10 +251,20 @@ def test_half_precision_is_widened_and_double_is_kept():
         lambda a, b: losses.balance(a.softmax(1)) + losses.scan(a, b),
         lambda a, b: losses.supcon(torch.stack([a, b], 1), torch.tensor([0, 1, 0]), 0.5),
         lambda a, b: losses.info_nce(a, b, unit(5, 4, 2), 0.5),
+        lambda a, b: losses.info_nce(a, b, unit(5, 4, 2), 0.5, mates=True),
         lambda a, b: losses.proto_nce(a, b, torch.tensor([0, 2, 0]), torch.ones(3)),
         lambda a, b: losses.align(a, b) + losses.uniform(a),
     ],
-    ids=["nt_xent", "cluster", "balance_scan", "supcon", "info_nce", "proto_nce", "align_uniform"],
+    ids=[
+        "nt_xent",
+        "cluster",
+        "balance_scan",
+        "supcon",
+        "info_nce",
+        "mates",
+        "proto_nce",
+        "align_uniform",
+    ],
 )
 def test_gradients_agree_with_finite_differences(loss):
     a, b = 1.5 * unit(3, 4), 0.7 * unit(3, 4, 1)

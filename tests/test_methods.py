@@ -221,7 +221,7 @@ def test_the_slow_batch_norm_keeps_the_statistics_of_its_own_passes():
     x = clouds()
     method.losses(Batch([x, 100 + x], torch.arange(40)), stream())
     method.after_step()
-    assert method.slow_encoder.weight.data.eq(2.0).all()
+    assert_close(method.slow_encoder.weight.data, torch.full((8,), 2.8))
     # Running means start at 0 and take a tenth of each batch's.
     assert_close(method.encoder.running_mean, 0.1 * x.mean(dim=0))
     assert_close(method.slow_encoder.running_mean, 0.1 * (100 + x).mean(dim=0))
@@ -238,6 +238,28 @@ def test_pcl_pushes_its_keys_after_the_step():
     method.after_step()
     assert_close(method.queue.keys[:4], keys)
     assert torch.equal(method.queue.keys[4:], before[4:])
+
+
+def test_pcls_slow_copy_follows_quickly_at_first():
+    # From 0 towards 1 with momenta min(¼, 1/10), min(¼, 2/11), min(¼, 3/12), ¼: what is left of
+    # the start is their product.
+    method = PCL(nn.BatchNorm1d(8), Facts(40, 4, 8), PCL.Config(momentum=0.25))
+    method.slow_encoder.weight.data.zero_()
+    left = 1.0
+    for momentum in (1 / 10, 2 / 11, 3 / 12, 1 / 4):
+        method.after_step()
+        left *= momentum
+        assert_close(method.slow_encoder.weight.data, torch.full((8,), 1 - left))
+
+
+def test_pcl_contrasts_a_picture_with_its_batch_mates():
+    method, batch = build("pcl"), feature_batch(clouds(), torch.arange(40))
+    for linear in (method.slow_head[2], method.head[2]):
+        linear.weight.data.zero_()
+    loss = method.losses(batch, stream())["instance"].item()
+    method.queue.keys.copy_(method.eval().embed(clouds()[:1]))
+    assert method.train().losses(batch, stream())["instance"].item() > loss
+    assert method.losses(batch, stream())["instance"].item() == pytest.approx(math.log(60))
 
 
 @pytest.mark.parametrize(("images", "length"), [(40, 20), (41, 20), (3, 1), (100_000, 16384)])

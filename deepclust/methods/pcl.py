@@ -31,7 +31,7 @@ class Config(Section):
     feature_dim: int = Field(128, gt=0, description="Width of the embedding.")
     head: Literal["mlp", "linear"] = Field("mlp", description="mlp: with a hidden layer.")
     temperature: float = Field(0.2, gt=0, description="τ between pictures; mean φ of prototypes.")
-    momentum: float = Field(0.99, ge=0, lt=1, description="Of the slow copy, per step.")
+    momentum: float = Field(0.999, ge=0, lt=1, description="Of the slow copy, once it is reached.")
     queue: int = Field(16384, gt=0, description="Most keys kept; half of the pictures at most.")
     warmup: int = Field(10, ge=0, description="Epochs before the first prototypes.")
     clusters: list[int] | None = Field(
@@ -58,7 +58,11 @@ class PCL(Method):
     Differs: the queue holds half of the pictures at most. Published queues are a small part of
     the data; a queue as long as a folder would hold a picture's own key of the epoch before, as
     a negative, every second time. At N/2 it is one in eight (ages are the sum of two uniforms).
-    Differs: momentum 0.99, not 0.999, because a folder has some hundred steps and not a million.
+    Differs: the keys of a picture's batch mates are negatives too. In a folder the queue holds few
+    batches, all older than the key that has to be found among them.
+    Differs: after t steps the momentum is min(m, (1 + t) / (10 + t)), so that the slow copy averages
+    about the last tenth of the steps. At the published 0.999 it would still be the initial network
+    after the few hundred steps that a folder gives.
     """
 
     Config: ClassVar[type[Section]] = Config
@@ -72,11 +76,18 @@ class PCL(Method):
         "warmup_epochs": 0,
         "batch_size": 256,
     }
+    feature_recipe: ClassVar[dict[str, Any]] = {
+        "optimizer": "adam",
+        "lr": 1e-3,
+        "schedule": "cosine",
+        "batch_size": 256,
+    }
     config: Config
     prototypes: Tensor
     phi: Tensor
     label: Tensor
     ready: Tensor
+    steps: Tensor
 
     def __init__(self, encoder: nn.Module, facts: Facts, config: Config) -> None:
         super().__init__(encoder, facts, config)
@@ -95,6 +106,7 @@ class PCL(Method):
         self.register_buffer("phi", torch.full((sum(self.sizes),), config.temperature))
         self.register_buffer("label", torch.zeros(len(self.sizes), facts.images, dtype=torch.long))
         self.register_buffer("ready", torch.zeros((), dtype=torch.bool))
+        self.register_buffer("steps", torch.zeros((), dtype=torch.long))
         self._new_keys: Tensor | None = None
 
     def losses(self, batch: Batch, generator: torch.Generator) -> dict[str, Tensor]:
@@ -103,7 +115,7 @@ class PCL(Method):
         with torch.no_grad():
             k = self.embed(key)
         self._new_keys = k
-        terms = {"instance": info_nce(q, k, self.queue.keys, self.config.temperature)}
+        terms = {"instance": info_nce(q, k, self.queue.keys, self.config.temperature, mates=True)}
         if self.ready:
             terms["prototype"] = self._prototype(q, batch.index, generator)
         return terms
@@ -173,14 +185,16 @@ class PCL(Method):
         # After the step and not before, because the loss still needs the old keys to go backward.
         slow = [*self.slow_encoder.parameters(), *self.slow_head.parameters()]
         fast = [*self.encoder.parameters(), *self.head.parameters()]
-        follow(slow, fast, self.config.momentum)
+        steps = int(self.steps)
+        follow(slow, fast, min(self.config.momentum, (1 + steps) / (10 + steps)))
+        self.steps += 1
         if self._new_keys is not None:
             self.queue.push(self._new_keys)
             self._new_keys = None
 
     def readouts(self, losses: dict[str, float], images: int) -> dict[str, float]:
-        """instance_gap: nats below total collapse, log(1 + queue)."""
-        return {"instance_gap": math.log1p(len(self.queue.keys)) - losses["instance"]}
+        """instance_gap: nats below total collapse, log(n + queue)."""
+        return {"instance_gap": math.log(images + len(self.queue.keys)) - losses["instance"]}
 
 
 def sizes(facts: Facts, asked: list[int] | None) -> list[int]:

@@ -38,6 +38,12 @@ class SimCLR(Method):
         "warmup_epochs": 1,
         "batch_size": 256,
     }
+    feature_recipe: ClassVar[dict[str, Any]] = {
+        "optimizer": "adam",
+        "lr": 1e-3,
+        "schedule": "cosine",
+        "batch_size": 256,
+    }
     config: Config
 
     def __init__(self, encoder: nn.Module, facts: Facts, config: Config) -> None:
