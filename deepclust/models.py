@@ -21,7 +21,7 @@ from deepclust.device import has_fast_bf16, torch_stream
 from deepclust.errors import CheckpointError
 from deepclust.methods import find
 from deepclust.methods.base import Facts, Method
-from deepclust.nets import encoders
+from deepclust.nets import encoders, routing
 from deepclust.progress import SILENT, Progress
 from deepclust.run import Run
 
@@ -59,6 +59,7 @@ def build(
             encoder.train_last()
         encoder.precision = precision(chosen.train, device)
         encoder.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        routing.route(encoder)
         source = Pixels(rows, chosen.views, size, seed=chosen.seed, workers=workers)
         trunk, width = encoder, encoder.width
     origin = {"name": encoder.name, "origin": encoder.origin, "licence": encoder.licence}
