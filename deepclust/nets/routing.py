@@ -12,7 +12,7 @@ Forward and backward of one layer, one thread of a CPU with AMX, over torch's ow
 1.1–3× (7× on 2 × 2), mosaic 1.1–3.6× from 256 channels and 1.1–1.7× on 128, dense 1.6–49×. In
 float32 mosaic brings 1.1–2× on maps up to 4 × 4 and dense 4–10×. A whole bf16 step of ResNet-18
 takes 4.5× less on 32 pixels and 1.4× less on 96; the nets with a small stem, which spend most of
-it on larger maps, 1.2–1.3× less. `benchmarks/routing.py` measures the steps again.
+it on larger maps, 1.15–1.3× less. `benchmarks/routing.py` measures the steps again.
 
 Which form a layer takes depends on nothing but its shape and dtype, never on a clock, so that
 the same seed gives the same bits. The tests compare outputs and both gradients with torch's in
