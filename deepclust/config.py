@@ -61,6 +61,7 @@ class Views(Section):
     flip: bool = Field(True, description="Mirror left and right, half of the time.")
     flip_vertical: bool = Field(False, description="Mirror top and bottom, half of the time.")
     rotation: float = Field(0.0, ge=0, le=180, description="Largest turn in degrees.")
+    shear: float = Field(0.0, ge=0, le=1, description="Largest slant, as italics; 0.3 is 17°.")
     jitter: float = Field(0.8, ge=0, le=1, description="Probability of a change of colour.")
     brightness: float = Field(0.4, ge=0, le=1, description="Largest relative change.")
     contrast: float = Field(0.4, ge=0, le=1, description="Largest relative change.")
@@ -83,7 +84,7 @@ PRESETS: dict[str, dict[str, Any]] = {
     "pcl": {"blur": 0.5},
     "mild": {"crop_min": 0.5},
     "letters": {
-        "crop_min": 0.4, "flip": False, "rotation": 12.0, "saturation": 0.0, "hue": 0.0,
+        "crop_min": 0.4, "flip": False, "rotation": 12.0, "shear": 0.3, "saturation": 0.0, "hue": 0.0,
         "grey": 0.0,
     },
     "texture": {"flip_vertical": True, "rotation": 180.0},

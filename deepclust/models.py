@@ -22,6 +22,7 @@ from deepclust.errors import CheckpointError
 from deepclust.methods import find
 from deepclust.methods.base import Facts, Method
 from deepclust.nets import encoders, routing
+from deepclust.nets.parts import Adapter
 from deepclust.progress import SILENT, Progress
 from deepclust.run import Run
 
@@ -52,7 +53,8 @@ def build(
     if chosen.encoder.train == "none":
         encoder, space = frozen.embed(run, chosen, rows, device, workers, progress)
         source = Features(*space.views(), seed=chosen.seed)
-        trunk, width = nn.Identity(), source.rows.shape[1]
+        width = source.rows.shape[1]
+        trunk = adapter(width, chosen.seed)
     else:
         encoder = frozen.encoder(chosen, progress)
         if chosen.encoder.train == "last":
@@ -75,6 +77,13 @@ def build(
         "frozen": chosen.encoder.train == "none", "images": len(rows),
     }  # fmt: skip
     return Model(method, source, train, header, origin)
+
+
+def adapter(width: int, seed: int) -> Adapter:
+    """Return the trunk that learns on features of that width."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(torch_stream(seed, "init", "adapter").initial_seed())
+        return Adapter(width)
 
 
 def precision(train: Train, device: torch.device) -> torch.dtype | None:
@@ -106,8 +115,9 @@ def load_model(run: Run) -> Method:
         raise CheckpointError(f"{path} is not a model of deepclust")
     cls = find(header["method"])
     chosen = config.settings(cls.Config, [config.read_file(run.path / "config.toml")])
-    trunk: nn.Module = nn.Identity()
-    if not header["frozen"]:
+    if header["frozen"]:
+        trunk: nn.Module = Adapter(header["width"])
+    else:
         trunk = encoders.build(header["encoder"], weights="none", image_size=header["image_size"])
     method = _method(chosen, trunk, Facts(header["images"], header["k"], header["width"]))
     weights.fit(method, tensors, path=path)

@@ -32,7 +32,8 @@ class Drawn:
     """What is done to each of n pictures to make one view of it.
 
     box: (n, 4) float32 left, top, width, height in shares of the side. flip: (n, 2) bool,
-    horizontally and vertically. angle: (n,) float32 degrees. colour: (n, 3, 3) float32 for RGB
+    horizontally and vertically. angle: (n,) float32 degrees. slant: (n,) float32, how far the
+    top moves for a unit of height. colour: (n, 3, 3) float32 for RGB
     columns. lift: (n,) float32, share of the mean grey that contrast adds. sigma: (n,) float32
     pixels at BLUR_SIDE, 0 where there is no blur.
     """
@@ -40,6 +41,7 @@ class Drawn:
     box: np.ndarray
     flip: np.ndarray
     angle: np.ndarray
+    slant: np.ndarray
     colour: np.ndarray
     lift: np.ndarray
     sigma: np.ndarray
@@ -55,6 +57,7 @@ def draw(recipe: Views, n: int, stream: np.random.Generator) -> Drawn:
         box=_boxes(recipe, n, stream),
         flip=flip,
         angle=stream.uniform(-recipe.rotation, recipe.rotation, n).astype(np.float32),
+        slant=stream.uniform(-recipe.shear, recipe.shear, n).astype(np.float32),
         colour=colour,
         lift=lift,
         sigma=(stream.uniform(0.1, 2.0, n) * blurred).astype(np.float32),
@@ -107,7 +110,8 @@ def apply(squares: np.ndarray, drawn: Drawn, index: np.ndarray, side: int) -> np
     """
     views = np.empty((len(squares), side, side, 3), np.uint8)
     for view, square, i in zip(views, squares, index):
-        picture = _resample(square, drawn.box[i], drawn.flip[i], float(drawn.angle[i]), side)
+        turn = float(drawn.angle[i]), float(drawn.slant[i])
+        picture = _resample(square, drawn.box[i], drawn.flip[i], turn, side)
         lift = float(drawn.lift[i])
         colour = np.empty((3, 4), np.float32)
         colour[:, :3] = drawn.colour[i]
@@ -121,11 +125,12 @@ def apply(squares: np.ndarray, drawn: Drawn, index: np.ndarray, side: int) -> np
 
 
 def _resample(
-    square: np.ndarray, box: np.ndarray, flip: np.ndarray, angle: float, side: int
+    square: np.ndarray, box: np.ndarray, flip: np.ndarray, turned: tuple[float, float], side: int
 ) -> np.ndarray:
+    angle, slant = turned
     size = square.shape[0]
     left, top, width, height = box * size
-    if angle == 0:
+    if angle == 0 and slant == 0:
         x, y = round(float(left)), round(float(top))
         w = max(1, min(round(float(width)), size - x))
         h = max(1, min(round(float(height)), size - y))
@@ -136,10 +141,10 @@ def _resample(
         if flip.any():
             picture = cv2.flip(picture, -1 if flip.all() else (1 if flip[0] else 0))
         return picture
-    # From a place in the view to a place in the picture: scale, mirror, turn, move.
+    # From a place in the view to a place in the picture: scale, mirror, slant, turn, move.
     cos, sin = np.cos(np.deg2rad(angle)), np.sin(np.deg2rad(angle))
     scale = np.array([width, height]) / side * np.where(flip, -1, 1)
-    turn = np.array([[cos, -sin], [sin, cos]]) * scale
+    turn = np.array([[cos, -sin], [sin, cos]]) @ np.array([[1, slant], [0, 1]]) * scale
     middle = np.array([left + width / 2, top + height / 2]) - 0.5
     move = middle - turn @ np.full(2, (side - 1) / 2)
     matrix = np.column_stack([turn, move]).astype(np.float32)

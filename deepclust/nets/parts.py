@@ -16,6 +16,24 @@ def mlp(width: int, out: int, hidden: int | None = None) -> nn.Sequential:
     return nn.Sequential(nn.Linear(width, hidden), nn.ReLU(), nn.Linear(hidden, out))
 
 
+class Adapter(nn.Module):
+    """A trunk for features: x plus a learnt correction, which is zero at the start.
+
+    So what a method learns on features begins at the features as they are. Shapes: (n, d) → (n, d).
+    """
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.correction = mlp(width, width)
+        last = self.correction[-1]
+        assert isinstance(last, nn.Linear)
+        nn.init.zeros_(last.weight)
+        nn.init.zeros_(last.bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.correction(x)
+
+
 class Queue(nn.Module):
     """The last `length` keys, first in, first out; any length, any batch size.
 
