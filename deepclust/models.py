@@ -88,9 +88,9 @@ def adapter(width: int, seed: int) -> Adapter:
 
 def precision(train: Train, device: torch.device) -> torch.dtype | None:
     """Return the dtype of autocast around the encoder, None for float32."""
-    if train.precision == "bf16" or (train.precision == "auto" and device.type == "cuda"):
-        return torch.bfloat16 if has_fast_bf16(device) or train.precision == "bf16" else None
-    return None
+    if train.precision == "auto":
+        return torch.bfloat16 if has_fast_bf16(device) else None
+    return torch.bfloat16 if train.precision == "bf16" else None
 
 
 def _method(chosen: Settings, trunk: nn.Module, facts: Facts) -> Method:

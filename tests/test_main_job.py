@@ -1,0 +1,124 @@
+"""The whole job through the command line, on pictures with a planted structure."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+from pathlib import Path
+
+import pytest
+
+from tests.shapes import planted
+
+QUICK = ("--threads", 1, "--workers", 0)
+
+
+def scores(run: Path, labels: Path, cli) -> dict:
+    ran = cli("-q", "evaluate", run, "--labels", labels, "--no-baselines", "--json")
+    assert ran.exit_code == 0, ran.stderr
+    return json.loads(ran.stdout)["scores"]
+
+
+def test_cc_from_scratch_finds_planted_shapes(cli, workdir):
+    images = planted(workdir)
+    ran = cli(
+        "pretrain", images, "--k", 4, "--epochs", 30, "--out", "run", *QUICK,
+        "--batch-size", 100, "--set", "views.crop_min=0.4", "--set", "train.lr=1e-3",
+    )  # fmt: skip
+    assert ran.exit_code == 0, ran.stderr
+    assert cli("cluster", "run", *QUICK).exit_code == 0
+    assert scores(Path("run"), workdir / "labels.csv", cli)["acc"] >= 0.95
+
+
+def test_four_commands_leave_what_the_readme_says(cli, workdir):
+    images = planted(workdir, (12, 10, 8, 6))
+    ran = cli("pretrain", images, "--k", 4, "--epochs", 2, *QUICK)
+    assert ran.exit_code == 0, ran.stderr
+    assert "36 images, 2 epochs: runs/images" in ran.stdout
+    assert "encoder: resnet8, from scratch" in ran.stderr
+
+    ran = cli("cluster", "--k", 3, *QUICK)  # another k than the run's: k-means on the embedding
+    assert ran.exit_code == 0, ran.stderr
+    assert "36 images in 3 clusters: runs/images/clusters/kmeans-3/assignments.csv" in ran.stdout
+    ran = cli("cluster", *QUICK)
+    assert ran.exit_code == 0, ran.stderr
+
+    folder = Path("runs/images/clusters/cc-4")
+    with (folder / "assignments.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [row["file_name"] for row in rows] == sorted(p.name for p in images.iterdir())
+    sizes = json.loads((folder / "clusters.json").read_text())["sizes"]
+    assert sizes == sorted(sizes, reverse=True)
+    assert sum(sizes) == 36
+
+    ran = cli("evaluate", "--labels", workdir / "labels.csv", "--no-baselines")
+    assert ran.exit_code == 0, ran.stderr
+    assert {"report.json", "report.md", "report.csv", "confusion.png"} <= {
+        path.name for path in folder.iterdir()
+    }
+    ran = cli("export", "--to", "folders", "--out", "sorted")
+    assert ran.exit_code == 0, ran.stderr
+    assert len(list(Path("sorted").rglob("*.png"))) == 36
+    assert len(list(images.iterdir())) == 36
+
+
+def test_metrics_hold_each_term_and_the_distance_to_collapse(cli, workdir):
+    images = planted(workdir, (6, 6, 6, 6))
+    assert cli("pretrain", images, "--k", 4, "--epochs", 2, *QUICK).exit_code == 0
+    lines = [json.loads(x) for x in Path("runs/images/metrics.jsonl").read_text().splitlines()]
+    assert [line["epoch"] for line in lines] == [1, 2]
+    wanted = {"loss", "loss_instance", "loss_cluster", "loss_balance", "lr", "images_per_second",
+              "instance_gap", "cluster_gap", "cluster_left", "effective_rank", "uniformity"}  # fmt: skip
+    assert wanted <= set(lines[0])
+    # NT-Xent of 24 pictures collapses at log(47); the gap and the loss say the same.
+    gap = math.log(47) - lines[0]["loss_instance"]
+    assert lines[0]["instance_gap"] == pytest.approx(gap, abs=1e-9)
+
+
+def test_settings_of_a_run_can_be_given_back(cli, workdir):
+    images = planted(workdir, (6, 6, 6, 6))
+    ran = cli("pretrain", images, "--epochs", 1, "--set", "views.flip=false", "--set",
+              "method.instance_temperature=0.3", "--out", "a", *QUICK)  # fmt: skip
+    assert ran.exit_code == 0, ran.stderr
+    assert cli("pretrain", images, "--config", "a/config.toml", "--out", "b", *QUICK).exit_code == 0
+    assert Path("a/config.toml").read_bytes() == Path("b/config.toml").read_bytes()
+    assert Path("a/embeddings.npy").read_bytes() == Path("b/embeddings.npy").read_bytes()
+
+
+@pytest.mark.parametrize("method", ["cc", "pcl", "simclr"])
+def test_ten_pictures_train_by_default(cli, workdir, method):
+    images = planted(workdir, (3, 3, 2, 2))
+    ran = cli("pretrain", images, "--method", method, "--epochs", 12, "--out", "run", *QUICK)
+    assert ran.exit_code == 0, ran.stderr
+    assert len(Path("run/metrics.jsonl").read_text().splitlines()) == 12
+    assert cli("cluster", "run", "--k", 2, *QUICK).exit_code == 0
+
+
+def test_more_clusters_than_pictures_is_refused_with_both_numbers(cli, workdir):
+    images = planted(workdir, (2, 2, 2, 2))
+    ran = cli("cluster", images, "--k", 50, *QUICK)
+    assert ran.exit_code == 3
+    assert "50" in ran.stderr.splitlines()[-1]
+    assert " 8" in ran.stderr.splitlines()[-1]
+    assert "embed" not in ran.stderr
+
+
+def test_a_folder_never_seen_is_clustered_by_the_packaged_encoder(cli, workdir):
+    images = planted(workdir, (8, 8, 8, 8))
+    ran = cli("cluster", images, "--k", 4, "--fast", *QUICK)
+    assert ran.exit_code == 0, ran.stderr
+    assert "lite0, weights: packaged" in ran.stderr
+    assert "32 images in 4 clusters" in ran.stdout
+
+
+def test_features_of_a_frozen_encoder_are_learnt_on(cli, workdir):
+    images = planted(workdir, (8, 8, 8, 8))
+    for method in ("cc", "pcl", "simclr"):
+        ran = cli(
+            "pretrain", images, "--method", method, "--encoder", "lite0", "--k", 4, "--epochs", 3,
+            "--out", method, "--set", "views.cached=2", *QUICK,
+        )  # fmt: skip
+        assert ran.exit_code == 0, ran.stderr
+        assert "frozen, on its features" in ran.stderr
+        assert cli("cluster", method, *QUICK).exit_code == 0
