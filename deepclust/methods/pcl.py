@@ -60,9 +60,9 @@ class PCL(Method):
     a negative, every second time. At N/2 it is one in eight (ages are the sum of two uniforms).
     Differs: the keys of a picture's batch mates are negatives too. In a folder the queue holds few
     batches, all older than the key that has to be found among them.
-    Differs: after t steps the momentum is min(m, (1 + t) / (10 + t)), so that the slow copy averages
-    about the last tenth of the steps. At the published 0.999 it would still be the initial network
-    after the few hundred steps that a folder gives.
+    Differs: after t steps the momentum is min(m, (1 + t) / (10 + t)), so that the slow copy
+    averages about the last tenth of the steps. At the published 0.999 it would still be the
+    initial network after the few hundred steps that a folder gives.
     """
 
     Config: ClassVar[type[Section]] = Config
