@@ -1,6 +1,6 @@
 """Training from scratch on small pictures, against k-means on pixels and on ImageNet features.
 
-    python benchmarks/scratch.py DATA --sets digits glyphs --methods cc pcl --seeds 0 1 2 --epochs 30
+    python benchmarks/scratch.py DATA --sets digits glyphs --methods cc pcl --epochs 30
 
 DATA holds one folder a set, each with class folders and labels.csv (file_name,label). Every run
 is the command line's own: `deepclust pretrain` with the options shown, then `cluster` and

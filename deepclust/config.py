@@ -19,7 +19,7 @@ from deepclust.errors import UsageError, nearest
 if sys.version_info >= (3, 11):
     import tomllib
 else:
-    import tomli as tomllib
+    import tomli as tomllib  # pyright: ignore[reportMissingImports]
 
 
 class Section(BaseModel):
@@ -84,8 +84,8 @@ PRESETS: dict[str, dict[str, Any]] = {
     "pcl": {"blur": 0.5},
     "mild": {"crop_min": 0.5},
     "letters": {
-        "crop_min": 0.4, "flip": False, "rotation": 12.0, "shear": 0.3, "saturation": 0.0, "hue": 0.0,
-        "grey": 0.0,
+        "crop_min": 0.4, "flip": False, "rotation": 12.0, "shear": 0.3, "saturation": 0.0,
+        "hue": 0.0, "grey": 0.0,
     },
     "texture": {"flip_vertical": True, "rotation": 180.0},
 }  # fmt: skip
@@ -109,16 +109,20 @@ class Train(Section):
     )
 
 
+def _defaults(kind: type[Section]) -> Any:
+    return Field(default_factory=lambda: kind.model_validate({}))
+
+
 class Settings(Section):
     """Everything that decides what a run computes."""
 
     method: str = Field("cc", description="Name of the method; `method.name` in a file.")
     k: int | None = Field(None, ge=2, description="Clusters, for methods that train with them.")
     seed: int = Field(0, ge=0, lt=2**32, description="Of everything that is drawn at random.")
-    data: Data = Data()
-    encoder: Encoder = Encoder()
-    views: Views = Views()
-    train: Train = Train()
+    data: Data = _defaults(Data)
+    encoder: Encoder = _defaults(Encoder)
+    views: Views = _defaults(Views)
+    train: Train = _defaults(Train)
     options: SerializeAsAny[Section] = Field(
         Section(), description="The method's own settings; `method.*` in a file."
     )

@@ -6,7 +6,7 @@ What is chosen for a person is said on screen, and any of it can be set by hand.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -54,7 +54,7 @@ def survey(listing: Listing) -> Survey:
 
 
 def settle(
-    method: type[Method], layers: list[Mapping[str, Any]], seen: Survey, images: int
+    method: type[Method], layers: Sequence[Mapping[str, Any]], seen: Survey, images: int
 ) -> tuple[Settings, list[str]]:
     """Fill in every `auto`. Returns the settings in force and a line for each choice made.
 
@@ -118,7 +118,7 @@ def _image_size(name: str, weights: str, seen: Survey) -> int:
         return 32 if seen.side <= SMALL else 64
     if name in encoders.ENCODERS and weights == "none":
         return min(224, max(64, 32 * math.ceil(seen.side / 32)))
-    return encoders.native_size(name)
+    return encoders.build(name).image_size
 
 
 def _epochs(images: int, batch: int, frozen: bool) -> int:

@@ -68,8 +68,10 @@ def test_metrics_hold_each_term_and_the_distance_to_collapse(cli, workdir):
     assert cli("pretrain", images, "--k", 4, "--epochs", 2, *QUICK).exit_code == 0
     lines = [json.loads(x) for x in Path("runs/images/metrics.jsonl").read_text().splitlines()]
     assert [line["epoch"] for line in lines] == [1, 2]
-    wanted = {"loss", "loss_instance", "loss_cluster", "loss_balance", "lr", "images_per_second",
-              "instance_gap", "cluster_gap", "cluster_left", "effective_rank", "uniformity"}  # fmt: skip
+    wanted = {
+        "loss", "loss_instance", "loss_cluster", "loss_balance", "lr", "images_per_second",
+        "instance_gap", "cluster_gap", "cluster_left", "effective_rank", "uniformity",
+    }  # fmt: skip
     assert wanted <= set(lines[0])
     # NT-Xent of 24 pictures collapses at log(47); the gap and the loss say the same.
     gap = math.log(47) - lines[0]["loss_instance"]
