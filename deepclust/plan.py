@@ -23,7 +23,7 @@ SURVEYED = 200  # pictures looked at
 SMALL = 40  # pixels: pictures up to this side are not like photographs to an ImageNet encoder
 GREY = 12  # levels: the largest difference of channels in a picture without colour
 SEEN = 200_000  # pictures that scratch training shows the network in all, by default
-FEATURE_STEPS = 1_500  # optimiser steps of training on features, by default
+FEATURE_STEPS = 400  # optimiser steps of training on features, by default
 
 
 @dataclass(frozen=True)
@@ -124,5 +124,5 @@ def _image_size(name: str, weights: str, seen: Survey) -> int:
 def _epochs(images: int, batch: int, frozen: bool) -> int:
     if frozen:
         steps = max(1, images // batch)
-        return max(10, min(400, round(FEATURE_STEPS / steps)))
+        return max(10, min(100, round(FEATURE_STEPS / steps)))
     return max(20, min(400, round(SEEN / max(images, 1))))

@@ -30,7 +30,7 @@ from deepclust.methods.base import Batch, Method
 from deepclust.progress import SILENT, Progress, Stage
 from deepclust.run import Run
 
-SAMPLE = 512  # pictures on which the geometry of the embedding is watched
+SAMPLE = 256  # pictures on which the geometry of the embedding is watched
 SAVE_SECONDS = 600  # between two checkpoints within an epoch
 COLLAPSED = 0.02  # nats: an instance loss this close to log(2n − 1) has learnt nothing
 
