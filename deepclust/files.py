@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import csv
 import errno
+import hashlib
 import io
 import json
 import math
@@ -20,6 +21,7 @@ from deepclust.errors import OutputError
 
 TEMPORARY = ".tmp-"
 FORMULA = ("=", "+", "-", "@", "\t", "\r")
+DIGEST = "sha256"
 
 
 def write_bytes(path: Path, data: bytes | memoryview) -> None:
@@ -27,7 +29,9 @@ def write_bytes(path: Path, data: bytes | memoryview) -> None:
 
     Raises OutputError if the place is full, gone or not writable; what was there stays.
     """
-    temporary = path.with_name(f".{path.name[:200]}{TEMPORARY}{os.getpid()}")
+    # File systems count a name in bytes: 255 of them at most.
+    name = os.fsdecode(os.fsencode(path.name)[:200])
+    temporary = path.with_name(f".{name}{TEMPORARY}{os.getpid()}")
     try:
         fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o666)
         try:
@@ -97,6 +101,42 @@ def plain(value: Any) -> Any:
 def read_json(path: Path) -> Any:
     """Read a JSON file written by `write_json`."""
     return json.loads(path.read_text(encoding="utf-8"))
+
+
+def write_sealed(path: Path, table: dict[str, Any]) -> None:
+    """Write a JSON table that carries a digest of itself, so that a changed bit is noticed."""
+    table = {key: value for key, value in plain(table).items() if key != DIGEST}
+    write_json(path, {**table, DIGEST: _seal(table)})
+
+
+def read_sealed(path: Path) -> dict[str, Any]:
+    """Read a table written by `write_sealed`, without its digest.
+
+    Raises OSError if it cannot be read, and ValueError if it is not as it was written.
+    """
+    try:
+        table = read_json(path)
+    except RecursionError as error:
+        raise ValueError("nested without end") from error
+    if not isinstance(table, dict):
+        raise ValueError("not a table")
+    if table.pop(DIGEST, None) != _seal(table):
+        raise ValueError("its content does not match its digest")
+    return table
+
+
+def _seal(table: dict[str, Any]) -> str:
+    text = json.dumps(table, sort_keys=True, ensure_ascii=True)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def sha256(path: Path) -> str:
+    """Return the SHA-256 of a file in hexadecimal. Raises OSError."""
+    state = hashlib.sha256()
+    with path.open("rb") as file:
+        while block := file.read(1 << 20):
+            state.update(block)
+    return state.hexdigest()
 
 
 def write_csv(path: Path, header: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:

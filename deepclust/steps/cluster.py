@@ -5,14 +5,14 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from deepclust import files
 from deepclust.errors import DataError, UsageError
 from deepclust.progress import SILENT, Progress
-from deepclust.run import Run
+from deepclust.run import Run, seal_clusters
 from deepclust.steps.pretrain import HERE, Machine
 
 if TYPE_CHECKING:
@@ -31,6 +31,7 @@ class Clustered:
 
     sizes: (k,) pictures in each cluster, falling. outliers: pictures in none. samples: three
     names of each cluster, the surest first. warnings: collapse and imbalance in words.
+    page: report.html, or None where it could not be made.
     """
 
     run: Run
@@ -42,6 +43,7 @@ class Clustered:
     confidence: list[float]
     samples: list[list[str]]
     warnings: list[str] = field(default_factory=list)
+    page: Path | None = None
 
 
 def cluster(
@@ -130,6 +132,7 @@ def _cluster(
 
     from deepclust import algorithms
     from deepclust.device import use_threads
+    from deepclust.report import page
 
     use_threads(machine.threads)
     began = time.monotonic()
@@ -170,7 +173,8 @@ def _cluster(
         table = zip(choice.ks, choice.silhouette, choice.modularity)
         files.write_csv(folder / "k.csv", ["k", "silhouette", "modularity"], table)
     run.update(clustered=folder.name)
-    return _result(run, folder, chosen, names, found, warnings)
+    shown = page.write(run, folder, progress=progress)
+    return replace(_result(run, folder, chosen, names, found, warnings), page=shown)
 
 
 def _guess(run: Run, among: range | None, seed: int, progress: Progress) -> KChoice:
@@ -250,7 +254,7 @@ def write(folder: Path, names: list[str], found: Clusters, details: dict[str, An
     )
     files.write_csv(folder / "assignments.csv", ["file_name", "cluster", "confidence"], rows)
     files.write_array(folder / "centers.npy", found.centers)
-    files.write_json(folder / "clusters.json", details)
+    seal_clusters(folder, details)
 
 
 def _result(

@@ -40,8 +40,9 @@ def embed(
     }  # fmt: skip
     cls = find_method(DEFAULT)
     layers = [base, *map(read_assignment, sets)]
-    listing = find(images, settings(cls.Config, layers))
-    run = Run.create(out or Run.free_path(images))
+    place = out or Run.free_path(images)
+    listing = find(images, settings(cls.Config, layers), place, k)
+    run = Run.create(place, source=str(images.resolve()))
     with run.locked():
         chosen, said = plan.settle(cls, layers, plan.survey(listing), len(listing.files))
         files.write_text(run.path / "config.toml", to_toml(chosen))
@@ -54,7 +55,8 @@ def embed(
         files.write_array(run.path / "whitened.npy", whitened)
         files.write_array(run.path / "embeddings.npy", smooth(whitened))
         run.update(
-            status="embedded", machine=machine_facts(device, threads), choices=said,
+            status="embedded", files=run.seal("whitened.npy", "embeddings.npy", "images.csv"),
+            machine=machine_facts(device, threads), choices=said,
             settings={"method": "none", "k": None, "seed": seed},
             encoder={"name": encoder.name, "origin": encoder.origin, "licence": encoder.licence},
         )  # fmt: skip

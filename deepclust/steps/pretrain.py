@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from deepclust import __version__, files
 from deepclust.errors import CheckpointError, DataError, UsageError
 from deepclust.progress import SILENT, Progress
-from deepclust.run import Run, fingerprint
+from deepclust.run import HOME, Run, fingerprint
 
 if TYPE_CHECKING:
     import torch
@@ -99,7 +99,8 @@ def pretrain(
     if resume:
         found = _to_resume(images, out)
         if found is not None:
-            return _resume(found, job)
+            named = images is not None and not (Path(images).expanduser() / "run.json").exists()
+            return _resume(found, Path(images).expanduser() if images and named else None, job)
         progress.say("nothing to resume: a new run begins")
     if images is None:
         raise UsageError("name a folder of images", hint="deepclust pretrain ./images")
@@ -129,17 +130,19 @@ def _begin(
     layers = [{"method": {"name": DEFAULT}}, *job.layers]
     cls = find_method([x["method"]["name"] for x in layers if "name" in x.get("method", {})][-1])
     asked = settings(cls.Config, layers)  # wrong options are refused before any work
-    listing = find(images, asked)
-    run = Run.create(Path(out) if out else Run.free_path(images), overwrite=overwrite)
+    place = Path(out).expanduser() if out else Run.free_path(images)
+    listing = find(images, asked, place, asked.k)
+    start = None if init_from is None else str(Path(init_from).expanduser().resolve())
+    run = Run.create(place, overwrite=overwrite, source=str(images.resolve()), init_from=start)
     with run.locked():
         chosen, said = plan.settle(cls, layers, plan.survey(listing), len(listing.files))
-        run.update(source=str(images.resolve()), choices=said)
+        run.update(choices=said)
         files.write_text(run.path / "config.toml", to_toml(chosen))
         for line in [f"run: {run.path}", *said]:
             job.progress.say(line)
         rows, skipped = decode(listing, chosen, job.workers, job.progress)
         record(run, listing, rows, skipped, chosen.k, job.strict, job.progress)
-        return _train(run, chosen, rows, len(skipped), init_from, False, job)
+        return _train(run, chosen, rows, len(skipped), False, job)
 
 
 def _present(given: dict[str, Any]) -> dict[str, Any]:
@@ -148,17 +151,29 @@ def _present(given: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in kept.items() if value is not None and value != {}}
 
 
-def find(images: Path, asked: Settings) -> Listing:
+def find(images: Path, asked: Settings, out: Path, k: int | None = None) -> Listing:
+    """List the pictures of a folder; what we write below it is none.
+
+    Raises DataError if there is no picture, or not more than k.
+    """
     from deepclust.data.images import find_images
 
-    listing = find_images(images, follow_links=asked.data.follow_links)
+    listing = find_images(
+        images, follow_links=asked.data.follow_links, exclude=[out, HOME, "exports"]
+    )
     if not listing.files:
         seen = len(listing.skipped) + listing.ignored
         raise DataError(
             f"{images} holds no images" + (f" among {seen} files" if seen else ""),
             hint="JPEG, PNG, WebP, BMP, GIF, TIFF and AVIF are read, in all sub-folders",
         )
+    _enough(images, len(listing.files), k)
     return listing
+
+
+def _enough(images: Path, count: int, k: int | None) -> None:
+    if k is not None and k >= count:
+        raise DataError(f"--k {k} needs more than {k} images, {images} has {count}")
 
 
 def decode(
@@ -207,8 +222,7 @@ def record(
             f"{listing.root} has {len(names)} usable image{'s' * (len(names) != 1)}, at least 2 "
             f"are needed{first}"
         )
-    if k is not None and k >= len(names):
-        raise DataError(f"--k {k} needs more than {k} images, {listing.root} has {len(names)}")
+    _enough(listing.root, len(names), k)
 
 
 def _fingerprint(rows: Rows) -> str:
@@ -241,8 +255,7 @@ def machine_facts(device: torch.device, threads: int) -> dict[str, Any]:
 
 
 def _train(
-    run: Run, chosen: Settings, rows: Rows, skipped: int, init_from: Path | str | None,
-    resume: bool, job: Job,
+    run: Run, chosen: Settings, rows: Rows, skipped: int, resume: bool, job: Job
 ) -> Pretrained:  # fmt: skip
     from deepclust import training
     from deepclust.models import build, initialise
@@ -254,8 +267,9 @@ def _train(
     )  # fmt: skip
     model = build(run, chosen, rows, job.device, job.workers, job.progress)
     method = model.method
-    if init_from is not None:
-        initialise(method, Path(init_from), job.progress)
+    start = run.info.get("init_from")
+    if start is not None and not (resume and run.info.get("checkpoints")):
+        initialise(method, Path(start), job.progress)
     advice = method.advice(model.train.batch_size)
     if advice:
         job.progress.warn(advice)
@@ -268,12 +282,14 @@ def _train(
     if soft is not None:
         files.write_array(run.path / "probabilities.npy", soft)
     training.write_model(run, method, model.header)
+    made = ["config.toml", "images.csv", "embeddings.npy", "model.safetensors"]
+    made += [] if soft is None else ["probabilities.npy"]
     warnings = training.verdict(history)
     for line in warnings:
         job.progress.warn(line)
     run.update(
         status="pretrained", warnings=warnings, epochs=len(history), encoder=model.origin,
-        seconds=round(time.monotonic() - began, 1),
+        seconds=round(time.monotonic() - began, 1), files=run.seal(*made),
     )  # fmt: skip
     return Pretrained(run, len(rows), skipped, len(history), warnings)
 
@@ -292,18 +308,20 @@ def _to_resume(images: Path | str | None, out: Path | str | None) -> Run | None:
     return next((run for run in Run.all() if run.info.get("source") == source), None)
 
 
-def _resume(run: Run, job: Job) -> Pretrained:
+def _resume(run: Run, images: Path | None, job: Job) -> Pretrained:
+    """Go on with a run. images: where its pictures are now, None for where they were."""
     from deepclust.config import read_file, settings, to_toml
     from deepclust.methods import find as find_method
 
+    source = images or Path(run.info["source"])
     if not (run.path / "config.toml").exists():
-        return _begin(Path(run.info.get("source", "")), run.path, None, True, job)
+        return _begin(source, run.path, run.info.get("init_from"), True, job)
     before = read_file(run.path / "config.toml")
     cls = find_method(before["method"]["name"])
     old, new = settings(cls.Config, [before]), settings(cls.Config, [before, *job.layers])
     _same(old, new)
     info = run.info
-    if info.get("status") == "pretrained" and new == old:
+    if info.get("status") == "pretrained" and new == old and run.whole():
         job.progress.say(f"{run.path} is complete")
         counts = info["images"]
         return Pretrained(
@@ -316,19 +334,28 @@ def _resume(run: Run, job: Job) -> Pretrained:
             "will not be the same bits"
         )
     with run.locked():
-        files.write_text(run.path / "config.toml", to_toml(new))
-        listing = find(Path(info["source"]), new)
+        listing = find(source, new, run.path)
         rows, skipped = decode(listing, new, job.workers, job.progress)
-        if "images" not in info:
-            record(run, listing, rows, skipped, new.k, job.strict, job.progress)
-        elif _fingerprint(rows) != info["images"]["fingerprint"]:
-            earlier, now = set(run.names), {file.name for file in rows.files}
-            raise CheckpointError(
-                f"{run.image_root} is not what the run began with: {len(now - earlier)} images "
-                f"added, {len(earlier - now)} gone, or some changed",
-                hint="pretrain a new run on it, with --init-from for its weights",
-            )
-        return _train(run, new, rows, len(skipped), None, True, job)
+        if "images" in run.info:
+            _same_images(run, rows)
+        record(run, listing, rows, skipped, new.k, job.strict, job.progress)
+        if new != old:
+            # The seal goes before what it is of, so that a crash in between leaves a run to open.
+            sealed = run.info.get("files", {})
+            run.update(files={name: sealed[name] for name in sealed if name != "config.toml"})
+            files.write_text(run.path / "config.toml", to_toml(new))
+        return _train(run, new, rows, len(skipped), True, job)
+
+
+def _same_images(run: Run, rows: Rows) -> None:
+    """Refuse to go on with other pictures."""
+    if _fingerprint(rows) != run.info["images"]["fingerprint"]:
+        earlier, now = set(run.names), {file.name for file in rows.files}
+        raise CheckpointError(
+            f"{run.image_root} is not what the run began with: {len(now - earlier)} images "
+            f"added, {len(earlier - now)} gone, or some changed",
+            hint="pretrain a new run on it, with --init-from for its weights",
+        )
 
 
 def _same(old: Settings, new: Settings) -> None:
