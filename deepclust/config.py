@@ -67,6 +67,7 @@ class Views(Section):
     contrast: float = Field(0.4, ge=0, le=1, description="Largest relative change.")
     saturation: float = Field(0.4, ge=0, le=1, description="Largest relative change.")
     hue: float = Field(0.1, ge=0, le=0.5, description="Largest turn, in turns of the wheel.")
+    tint: float = Field(0.0, ge=0, le=1, description="Largest shift of each channel, of its range.")
     grey: float = Field(0.2, ge=0, le=1, description="Probability of losing all colour.")
     blur: float = Field(0.0, ge=0, le=1, description="Probability of a Gaussian blur.")
     cached: int = Field(
@@ -85,7 +86,7 @@ PRESETS: dict[str, dict[str, Any]] = {
     "mild": {"crop_min": 0.5},
     "letters": {
         "crop_min": 0.4, "flip": False, "rotation": 12.0, "shear": 0.3, "saturation": 0.0,
-        "hue": 0.0, "grey": 0.0,
+        "hue": 0.0, "grey": 0.0, "tint": 0.3,
     },
     "texture": {"flip_vertical": True, "rotation": 180.0},
 }  # fmt: skip

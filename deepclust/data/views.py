@@ -34,7 +34,8 @@ class Drawn:
     box: (n, 4) float32 left, top, width, height in shares of the side. flip: (n, 2) bool,
     horizontally and vertically. angle: (n,) float32 degrees. slant: (n,) float32, how far the
     top moves for a unit of height. colour: (n, 3, 3) float32 for RGB
-    columns. lift: (n,) float32, share of the mean grey that contrast adds. sigma: (n,) float32
+    columns. lift: (n,) float32, share of the mean grey that contrast adds. tint: (n, 3) float32,
+    levels added to each channel. sigma: (n,) float32
     pixels at BLUR_SIDE, 0 where there is no blur.
     """
 
@@ -44,6 +45,7 @@ class Drawn:
     slant: np.ndarray
     colour: np.ndarray
     lift: np.ndarray
+    tint: np.ndarray
     sigma: np.ndarray
 
 
@@ -52,6 +54,8 @@ def draw(recipe: Views, n: int, stream: np.random.Generator) -> Drawn:
     flip = stream.random((n, 2)) < 0.5
     flip &= np.array([recipe.flip, recipe.flip_vertical])
     colour, lift = _colours(recipe, n, stream)
+    tinted = stream.random((n, 1)) < recipe.jitter
+    tint = stream.uniform(-255, 255, (n, 3)) * recipe.tint * tinted
     blurred = stream.random(n) < recipe.blur
     return Drawn(
         box=_boxes(recipe, n, stream),
@@ -60,6 +64,7 @@ def draw(recipe: Views, n: int, stream: np.random.Generator) -> Drawn:
         slant=stream.uniform(-recipe.shear, recipe.shear, n).astype(np.float32),
         colour=colour,
         lift=lift,
+        tint=tint.astype(np.float32),
         sigma=(stream.uniform(0.1, 2.0, n) * blurred).astype(np.float32),
     )
 
@@ -116,6 +121,7 @@ def apply(squares: np.ndarray, drawn: Drawn, index: np.ndarray, side: int) -> np
         colour = np.empty((3, 4), np.float32)
         colour[:, :3] = drawn.colour[i]
         colour[:, 3] = lift * float(np.dot(cv2.mean(picture)[:3], GREY)) if lift else 0
+        colour[:, 3] += drawn.tint[i]
         picture = cv2.transform(picture, colour)
         sigma = float(drawn.sigma[i]) * side / BLUR_SIDE
         if sigma > 0.1:

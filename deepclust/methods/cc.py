@@ -33,6 +33,9 @@ class CC(Method):
     The views pass through the network one after the other, as in the published code, so that
     BatchNorm normalises each by itself.
 
+    Differs: the recipe. The published one, Adam at 3e-4 for 1,000 epochs, is for days on a GPU;
+    ours is for tens of epochs, at 1e-3 with a cosine down to nothing.
+
     The embedding is the encoder's output: both heads shape it, while the instance head's output
     has given up what the augmentations change. The clusters are the cluster head's.
     """
@@ -40,10 +43,10 @@ class CC(Method):
     Config: ClassVar[type[Section]] = Config
     recipe: ClassVar[dict[str, Any]] = {
         "optimizer": "adam",
-        "lr": 3e-4,
+        "lr": 1e-3,
         "weight_decay": 0.0,
-        "schedule": "constant",
-        "warmup_epochs": 0,
+        "schedule": "cosine",
+        "warmup_epochs": 1,
         "batch_size": 256,
     }
     feature_recipe: ClassVar[dict[str, Any]] = {
