@@ -23,7 +23,7 @@ SURVEYED = 200  # pictures looked at
 SMALL = 40  # pixels: pictures up to this side are not like photographs to an ImageNet encoder
 GREY = 12  # levels: the largest difference of channels in a picture without colour
 SEEN = 200_000  # pictures that scratch training shows the network in all, by default
-FEATURE_STEPS = 400  # optimiser steps of training on features, by default
+FEATURE_STEPS = 200  # optimiser steps of training on features, by default
 
 
 @dataclass(frozen=True)
@@ -81,13 +81,17 @@ def settle(
         )
     views = {**PRESETS[preset], "preset": preset}
     recipe = dict(method.feature_recipe if frozen else method.recipe)
+    own = dict(method.feature_options if frozen else {})
     pinned = {"encoder": encoder, "views": {"preset": preset}}
-    done = settings(method.Config, [{"train": recipe, "views": views}, *layers, pinned])
+    done = settings(
+        method.Config, [{"method": own, "train": recipe, "views": views}, *layers, pinned]
+    )
     train: dict[str, Any] = {}
     if done.train.epochs is None:
         train["epochs"] = _epochs(images, done.train.batch_size, frozen)
     return settings(
-        method.Config, [{"train": recipe, "views": views}, *layers, pinned, {"train": train}]
+        method.Config,
+        [{"method": own, "train": recipe, "views": views}, *layers, pinned, {"train": train}],
     ), said
 
 
@@ -124,5 +128,5 @@ def _image_size(name: str, weights: str, seen: Survey) -> int:
 def _epochs(images: int, batch: int, frozen: bool) -> int:
     if frozen:
         steps = max(1, images // batch)
-        return max(10, min(100, round(FEATURE_STEPS / steps)))
+        return max(5, min(50, round(FEATURE_STEPS / steps)))
     return max(20, min(400, round(SEEN / max(images, 1))))

@@ -61,6 +61,8 @@ class Method(nn.Module):
     """Values of the `[train]` section used on pixels where none is given."""
     feature_recipe: ClassVar[dict[str, Any]] = {}
     """The same on features of a frozen encoder."""
+    feature_options: ClassVar[dict[str, Any]] = {}
+    """The method's own settings on features, where they are better than its defaults."""
 
     def __init__(self, encoder: nn.Module, facts: Facts, config: Section) -> None:
         super().__init__()

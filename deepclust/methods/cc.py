@@ -51,10 +51,11 @@ class CC(Method):
     }
     feature_recipe: ClassVar[dict[str, Any]] = {
         "optimizer": "adam",
-        "lr": 1e-3,
+        "lr": 3e-4,
         "schedule": "cosine",
         "batch_size": 256,
     }
+    feature_options: ClassVar[dict[str, Any]] = {"instance_temperature": 0.2}
     config: Config
 
     def __init__(self, encoder: nn.Module, facts: Facts, config: Config) -> None:

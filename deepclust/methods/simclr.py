@@ -44,6 +44,7 @@ class SimCLR(Method):
         "schedule": "cosine",
         "batch_size": 256,
     }
+    feature_options: ClassVar[dict[str, Any]] = {"temperature": 0.2}
     config: Config
 
     def __init__(self, encoder: nn.Module, facts: Facts, config: Config) -> None:

@@ -205,7 +205,9 @@ def _choose(run: Run, algorithm: str, k: int | None, own_k: int | None) -> str:
             hint="--algorithm kmeans takes any k",
         )
     if algorithm == "auto":
-        return "head" if k == own_k else "kmeans"
+        # On features of a frozen encoder k-means measured better than the head.
+        frozen = run.info["settings"].get("frozen", False)
+        return "head" if k == own_k and not frozen else "kmeans"
     return algorithm
 
 

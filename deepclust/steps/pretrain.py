@@ -263,7 +263,10 @@ def _train(
     began = time.monotonic()
     run.update(
         status="training", machine=machine_facts(job.device, job.threads),
-        settings={"method": chosen.method, "k": chosen.k, "seed": chosen.seed},
+        settings={
+            "method": chosen.method, "k": chosen.k, "seed": chosen.seed,
+            "frozen": chosen.encoder.train == "none",
+        },
     )  # fmt: skip
     model = build(run, chosen, rows, job.device, job.workers, job.progress)
     method = model.method
