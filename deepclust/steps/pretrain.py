@@ -258,6 +258,7 @@ def _train(
     run: Run, chosen: Settings, rows: Rows, skipped: int, resume: bool, job: Job
 ) -> Pretrained:  # fmt: skip
     from deepclust import training
+    from deepclust.algorithms.whitening import smooth
     from deepclust.models import build, initialise
 
     began = time.monotonic()
@@ -281,11 +282,15 @@ def _train(
         resume=resume, progress=job.progress,
     )  # fmt: skip
     embedded, soft = training.infer(method, model.source, job.device, job.progress)
+    made = ["config.toml", "images.csv", "embeddings.npy", "model.safetensors"]
+    if chosen.encoder.train == "none":
+        files.write_array(run.path / "whitened.npy", embedded)
+        embedded = smooth(embedded)
+        made.append("whitened.npy")
     files.write_array(run.path / "embeddings.npy", embedded)
     if soft is not None:
         files.write_array(run.path / "probabilities.npy", soft)
     training.write_model(run, method, model.header)
-    made = ["config.toml", "images.csv", "embeddings.npy", "model.safetensors"]
     made += [] if soft is None else ["probabilities.npy"]
     warnings = training.verdict(history)
     for line in warnings:
