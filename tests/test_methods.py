@@ -257,7 +257,7 @@ def test_pcl_contrasts_a_picture_with_its_batch_mates():
     for linear in (method.slow_head[2], method.head[2]):
         linear.weight.data.zero_()
     loss = method.losses(batch, stream())["instance"].item()
-    method.queue.keys.copy_(method.eval().embed(clouds()[:1]))
+    method.queue.push(method.eval().embed(clouds()[:1]))
     assert method.train().losses(batch, stream())["instance"].item() > loss
     assert method.losses(batch, stream())["instance"].item() == pytest.approx(math.log(60))
 

@@ -34,8 +34,13 @@ def test_a_batch_longer_than_the_queue_leaves_its_last_keys():
     assert sorted(queue.keys[:, 0].tolist()) == [2, 3, 9]
 
 
-def test_a_new_queue_holds_unit_keys():
-    assert_close(Queue(6, 4).keys.norm(dim=1), torch.ones(6))
+def test_a_queue_holds_only_what_was_pushed():
+    queue = Queue(6, 4)
+    assert len(queue.held()) == 0
+    queue.push(torch.ones(4, 4))
+    assert_close(queue.held(), torch.ones(4, 4))
+    queue.push(2 * torch.ones(4, 4))
+    assert len(queue.held()) == 6
 
 
 def test_the_slow_copy_follows_exactly_on_a_three_step_trace():

@@ -115,7 +115,7 @@ class PCL(Method):
         with torch.no_grad():
             k = self.embed(key)
         self._new_keys = k
-        terms = {"instance": info_nce(q, k, self.queue.keys, self.config.temperature, mates=True)}
+        terms = {"instance": info_nce(q, k, self.queue.held(), self.config.temperature, mates=True)}
         if self.ready:
             terms["prototype"] = self._prototype(q, batch.index, generator)
         return terms
@@ -193,8 +193,8 @@ class PCL(Method):
             self._new_keys = None
 
     def readouts(self, losses: dict[str, float], images: int) -> dict[str, float]:
-        """instance_gap: nats below total collapse, log(n + queue)."""
-        return {"instance_gap": math.log(images + len(self.queue.keys)) - losses["instance"]}
+        """instance_gap: nats below total collapse, log(n + keys in the queue)."""
+        return {"instance_gap": math.log(images + len(self.queue.held())) - losses["instance"]}
 
 
 def sizes(facts: Facts, asked: list[int] | None) -> list[int]:

@@ -6,7 +6,6 @@ import copy
 from collections.abc import Iterable
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 
@@ -37,18 +36,21 @@ class Adapter(nn.Module):
 class Queue(nn.Module):
     """The last `length` keys, first in, first out; any length, any batch size.
 
-    Starts with random unit keys, as MoCo's does (He et al. 2020, arXiv:1911.05722), so that the
-    number of negatives is the same from the first step on. A ring: nothing is moved or copied.
+    The queue of MoCo, He et al. 2020, arXiv:1911.05722, as a ring: nothing is moved or copied.
     Differs: MoCo's length has to be a multiple of the batch.
+    Differs: MoCo's starts full of random keys. All pictures on one point, far from those, would
+    be a good solution until real keys have replaced them, and a small folder does not recover.
     """
 
     keys: Tensor
     oldest: Tensor
+    filled: Tensor
 
     def __init__(self, length: int, width: int) -> None:
         super().__init__()
-        self.register_buffer("keys", F.normalize(torch.randn(length, width), dim=1))
+        self.register_buffer("keys", torch.zeros(length, width))
         self.register_buffer("oldest", torch.zeros((), dtype=torch.long))
+        self.register_buffer("filled", torch.zeros((), dtype=torch.long))
 
     @torch.no_grad()
     def push(self, keys: Tensor) -> None:
@@ -57,6 +59,11 @@ class Queue(nn.Module):
         places = (self.oldest + torch.arange(len(keys), device=keys.device)) % len(self.keys)
         self.keys[places] = keys.to(self.keys.dtype)
         self.oldest.copy_((self.oldest + len(keys)) % len(self.keys))
+        self.filled.copy_((self.filled + len(keys)).clamp_max(len(self.keys)))
+
+    def held(self) -> Tensor:
+        """Return the keys that are there, (at most length, width), in no order."""
+        return self.keys[: int(self.filled)]
 
 
 def slow_copy(module: nn.Module) -> nn.Module:
