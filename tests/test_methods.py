@@ -252,19 +252,22 @@ def test_pcls_slow_copy_follows_quickly_at_first():
         assert_close(method.slow_encoder.weight.data, torch.full((8,), 1 - left))
 
 
-def test_pcl_contrasts_a_picture_with_its_batch_mates():
-    method, batch = build("pcl"), feature_batch(clouds(), torch.arange(40))
+def test_pcl_contrasts_a_picture_with_its_batch_mates_and_the_queue():
+    # Heads that ignore their input: 40 equal keys, then 20 more in the queue.
+    method, batch = build("pcl", queue=20), feature_batch(clouds(), torch.arange(40))
     for linear in (method.slow_head[2], method.head[2]):
         linear.weight.data.zero_()
-    loss = method.losses(batch, stream())["instance"].item()
-    method.queue.push(method.eval().embed(clouds()[:1]))
-    assert method.train().losses(batch, stream())["instance"].item() > loss
-    assert method.losses(batch, stream())["instance"].item() == pytest.approx(math.log(60))
+    assert method.losses(batch, stream())["instance"].item() == pytest.approx(math.log(40))
+    method.queue.push(method.eval().embed(clouds()[:20]))
+    assert method.train().losses(batch, stream())["instance"].item() == pytest.approx(math.log(60))
 
 
-@pytest.mark.parametrize(("images", "length"), [(40, 20), (41, 20), (3, 1), (100_000, 16384)])
-def test_pcls_queue_holds_half_of_the_pictures_at_most(images, length):
-    assert len(build("pcl", n=images).queue.keys) == length
+@pytest.mark.parametrize(
+    ("images", "asked", "length"),
+    [(40, 16384, 20), (41, 16384, 20), (3, 7, 1), (99_999, None, 0), (100_000, None, 16384)],
+)
+def test_pcls_queue_holds_half_of_the_pictures_at_most(images, asked, length):
+    assert len(build("pcl", n=images, queue=asked).queue.keys) == length
 
 
 def test_pcl_contrasts_with_prototypes_only_after_the_warm_up():

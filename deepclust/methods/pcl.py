@@ -25,6 +25,9 @@ from deepclust.metrics import contingency, nmi
 from deepclust.nets.parts import Queue, follow, mlp, slow_copy
 
 
+LARGE = 100_000  # pictures from which on keys are kept in a queue
+
+
 class Config(Section):
     """PCL's own settings."""
 
@@ -32,7 +35,9 @@ class Config(Section):
     head: Literal["mlp", "linear"] = Field("mlp", description="mlp: with a hidden layer.")
     temperature: float = Field(0.2, gt=0, description="τ between pictures; mean φ of prototypes.")
     momentum: float = Field(0.999, ge=0, lt=1, description="Of the slow copy, once it is reached.")
-    queue: int = Field(16384, gt=0, description="Most keys kept; half of the pictures at most.")
+    queue: int | None = Field(
+        None, ge=0, description="Most keys kept; 16384, or none below 100,000 pictures."
+    )
     warmup: int = Field(10, ge=0, description="Epochs before the first prototypes.")
     clusters: list[int] | None = Field(
         None, min_length=1, description="Sizes of the clusterings; from k or the folder's size."
@@ -58,6 +63,9 @@ class PCL(Method):
     Differs: the queue holds half of the pictures at most. Published queues are a small part of
     the data; a queue as long as a folder would hold a picture's own key of the epoch before, as
     a negative, every second time. At N/2 it is one in eight (ages are the sum of two uniforms).
+    Differs: folders of fewer than 100,000 pictures have no queue unless asked for. Its keys are
+    older than the key to be found, and a network that moves fast leaves them all behind by moving
+    every picture the same way: on 5,000 digits a queue of 2,500 ended with all on one point.
     Differs: the keys of a picture's batch mates are negatives too. In a folder the queue holds few
     batches, all older than the key that has to be found among them.
     Differs: after t steps the momentum is min(m, (1 + t) / (10 + t)), so that the slow copy
@@ -98,7 +106,10 @@ class PCL(Method):
         )
         self.slow_encoder = slow_copy(encoder)
         self.slow_head = slow_copy(self.head)
-        length = max(1, min(config.queue, facts.images // 2))
+        asked = config.queue
+        if asked is None:
+            asked = 16_384 if facts.images >= LARGE else 0
+        length = min(asked, facts.images // 2)
         self.queue = Queue(length, config.feature_dim)
         # The clusterings lie end to end, so that a checkpoint of any epoch has the same shapes.
         self.sizes = sizes(facts, config.clusters)

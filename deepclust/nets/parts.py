@@ -55,6 +55,8 @@ class Queue(nn.Module):
     @torch.no_grad()
     def push(self, keys: Tensor) -> None:
         """Replace the oldest keys by these, (n, width) unit rows, the last of them newest."""
+        if len(self.keys) == 0:
+            return
         keys = keys[-len(self.keys) :]
         places = (self.oldest + torch.arange(len(keys), device=keys.device)) % len(self.keys)
         self.keys[places] = keys.to(self.keys.dtype)
