@@ -6,6 +6,7 @@ import csv
 import json
 import os
 from pathlib import Path
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
@@ -198,6 +199,105 @@ def test_embeddings_come_with_the_names_of_their_rows(run):
     done = export(run.path, to="embeddings")
     assert np.array_equal(np.load(done.path / "embeddings.npy"), run.embeddings())
     assert rows(done.path / "names.csv")[4] == ["3", "b/=2.png", "1"]
+
+
+def test_labelstudio_tasks_carry_clusters_as_predictions(run):
+    done = export(run.path, to="labelstudio")
+    tasks = json.loads((done.path / "tasks.json").read_text())
+    assert tasks[3]["data"]["image"] == "/data/local-files/?d=b/%3D2.png"
+    (prediction,) = tasks[3]["predictions"]
+    assert prediction["score"] == 0.75
+    (result,) = prediction["result"]
+    assert result["value"] == {"choices": ["cluster-1"]}
+    view = ElementTree.parse(done.path / "labelling.xml").getroot()
+    names = {element.get("name") for element in view.iter()}
+    assert {result["from_name"], result["to_name"]} <= names
+    assert [c.get("value") for c in view.iter("Choice")] == ["cluster-0", "cluster-1"]
+    assert tasks[5]["predictions"] == []
+
+
+def test_cvat_tags_every_picture_that_has_a_cluster(run):
+    done = export(run.path, to="cvat")
+    root = ElementTree.parse(done.path / "annotations.xml").getroot()
+    images = root.findall("image")
+    assert [image.get("name") for image in images] == NAMES
+    assert (images[0].get("width"), images[0].get("height")) == ("9", "7")
+    assert [tag.get("label") for tag in root.iter("tag")] == ["cluster-0"] * 3 + ["cluster-1"] * 2
+
+
+def test_names_cannot_break_out_of_xml(workdir):
+    odd = ['a"<b>&.png', "tab\there.png"]
+    run = make_run(Path("runs/odd"), workdir / "p", odd, [0, 0])
+    done = export(run.path, to="cvat")
+    root = ElementTree.parse(done.path / "annotations.xml").getroot()
+    assert [i.get("name") for i in root.findall("image")] == [odd[0], "tab?here.png"]
+
+
+def test_coco_boxes_the_whole_picture(run):
+    done = export(run.path, to="coco", out="coco.json")
+    table = json.loads(done.path.read_text())
+    assert [c["name"] for c in table["categories"]] == ["cluster-0", "cluster-1"]
+    assert len(table["images"]) == 6
+    assert len(table["annotations"]) == 5
+    assert table["annotations"][4]["bbox"] == [0, 0, 9, 7]
+    assert table["annotations"][4]["category_id"] == 2
+
+
+def test_fiftyone_labels_go_by_the_stem_of_the_copy(run):
+    done = export(run.path, to="fiftyone")
+    table = json.loads((done.path / "labels.json").read_text())
+    stems = {path.stem for path in (done.path / "data").iterdir()}
+    assert table["labels"].keys() == stems
+    assert table["classes"] == ["cluster-0", "cluster-1"]
+    assert [table["labels"][stem] for stem in sorted(stems)] == [0, 0, 0, 1, 1, None]
+
+
+def test_yolo_holds_out_one_picture_of_each_small_cluster(run):
+    done = export(run.path, to="yolo")
+    count = {
+        f"{part}/{cluster}": len(list((done.path / part / cluster).iterdir()))
+        for part in ("train", "val")
+        for cluster in ("cluster-0", "cluster-1")
+    }
+    assert count == {
+        "train/cluster-0": 2, "val/cluster-0": 1, "train/cluster-1": 1, "val/cluster-1": 1,
+    }  # fmt: skip
+    assert not list(done.path.glob("*/outliers"))
+
+
+def test_tensorboard_has_a_line_a_picture_and_one_of_names(run):
+    done = export(run.path, to="tensorboard")
+    tensors = np.loadtxt(done.path / "tensors.tsv", delimiter="\t")
+    assert np.allclose(tensors, run.embeddings())
+    metadata = (done.path / "metadata.tsv").read_text().splitlines()
+    assert metadata[0] == "name\tcluster"
+    assert metadata[6] == "c/sea.png\toutliers"
+    assert "tensors.tsv" in (done.path / "projector_config.pbtxt").read_text()
+
+
+def test_a_faiss_index_finds_a_picture_by_itself(run):
+    faiss = pytest.importorskip("faiss")
+    done = export(run.path, to="faiss")
+    index = faiss.deserialize_index(np.frombuffer((done.path / "index.faiss").read_bytes(), "u1"))
+    score, row = index.search(np.eye(1, 4, 1, dtype=np.float32), 1)
+    assert (row[0, 0], score[0, 0]) == (1, 1.0)
+
+
+def test_sheets_show_each_cluster_and_carry_no_metadata(run, workdir):
+    source = workdir / "photos" / "a" / "1.png"
+    exif = Image.Exif()
+    exif[271] = "SECRETCAM"
+    Image.new("RGB", (9, 7), "red").save(source, exif=exif)
+    done = export(run.path, to="sheets")
+    assert tree(done.path) == {"cluster-0.jpg", "cluster-1.jpg", "outliers.jpg"}
+    data = (done.path / "cluster-0.jpg").read_bytes()
+    assert b"SECRETCAM" not in data
+    with Image.open(done.path / "cluster-0.jpg") as sheet:
+        assert not sheet.getexif()
+        assert sheet.size == (10 * 100 + 4, 104)
+        red, green, _ = sheet.getpixel((52, 52))
+        assert red > 230
+        assert green < 30
 
 
 def test_embeddings_need_no_clusters_and_tables_do(run):

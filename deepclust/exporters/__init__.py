@@ -26,11 +26,19 @@ EXPORTERS = {
     "parquet": "deepclust.exporters.tables:parquet",
     "folders": "deepclust.exporters.pictures:folders",
     "imagefolder": "deepclust.exporters.pictures:imagefolder",
+    "labelstudio": "deepclust.exporters.labelling:labelstudio",
+    "cvat": "deepclust.exporters.labelling:cvat",
+    "coco": "deepclust.exporters.labelling:coco",
+    "fiftyone": "deepclust.exporters.labelling:fiftyone",
+    "yolo": "deepclust.exporters.labelling:yolo",
+    "sheets": "deepclust.exporters.sheets:sheets",
     "embeddings": "deepclust.exporters.arrays:embeddings",
+    "tensorboard": "deepclust.exporters.arrays:tensorboard",
+    "faiss": "deepclust.exporters.arrays:faiss",
     "weights": "deepclust.exporters.models:weights",
     "onnx": "deepclust.exporters.onnx:onnx",
 }
-WITHOUT_CLUSTERS = ("embeddings", "weights", "onnx")
+WITHOUT_CLUSTERS = ("embeddings", "tensorboard", "faiss", "weights", "onnx")
 """Formats that are about the run alone; clusters are used where there are any."""
 
 OUTLIER = -1
@@ -114,8 +122,11 @@ class Job:
         """Return the word for a cluster: `cluster-07` of 12, or `outliers`."""
         if cluster == OUTLIER:
             return "outliers"
-        most = max(row.cluster for row in self.rows)
-        return f"cluster-{cluster:0{len(str(most))}d}"
+        return f"cluster-{cluster:0{self.digits}d}"
+
+    @cached_property
+    def digits(self) -> int:
+        return len(str(max(row.cluster for row in self.rows)))
 
 
 def _row(path: Path, at: int, cells: dict[str, str], where: dict[str, int]) -> Row | None:

@@ -6,24 +6,27 @@ Pictures are copied, or linked to when asked; the run's own are never moved or c
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from deepclust import files
 from deepclust.data.images import locate
-from deepclust.exporters import Item, Job
+from deepclust.exporters import Item, Job, Row
 from deepclust.exporters.names import Names
 
 
-def placed(job: Job, folder: Callable[[int], str]) -> list[Item]:
+def placed(
+    job: Job, folder: Callable[[int], str], rows: Sequence[Row] | None = None, above: str = ""
+) -> list[Item]:
     """Return an item for each picture: in the folder of its cluster, under a clean name.
 
-    folder: maps the number of a cluster to a folder, relative to the export.
+    folder: maps the number of a cluster to the name of a folder. rows: all of the job if left
+    out. above: put in front of the folder, with its `/`.
     """
     root = job.run.image_root
     names: dict[str, Names] = defaultdict(Names)
     items = []
-    for row in job.rows:
-        place = folder(row.cluster)
+    for row in job.rows if rows is None else rows:
+        place = above + folder(row.cluster)
         items.append(
             Item(
                 f"{place}/{names[place].give(row.name)}",
