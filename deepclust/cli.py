@@ -37,6 +37,7 @@ Threads = Annotated[
 ]
 Workers = Annotated[int, Option(min=0, max=256, help="Processes and threads that read pictures.")]
 Json = Annotated[bool, Option("--json", help="Print the result as JSON.")]
+Open = Annotated[bool, Option("--open", help="Open the page in a browser when it is done.")]
 level = 1
 debug = False
 
@@ -144,6 +145,7 @@ def cluster(
     device: Device = "auto",
     threads: Threads = None,
     workers: Workers = 2,
+    open_: Open = False,
     json: Json = False,
 ) -> None:
     """Give every picture to a cluster: of a run, or of a folder never seen before.
@@ -163,7 +165,7 @@ def cluster(
         screen.as_json(
             {"run": done.run.path, "clustering": done.path, "algorithm": done.algorithm,
              "images": done.images, "sizes": done.sizes, "outliers": done.outliers,
-             "warnings": done.warnings}
+             "page": done.page, "warnings": done.warnings}
         )  # fmt: skip
         return
     rows = [
@@ -178,7 +180,11 @@ def cluster(
         f"{done.images} images in {len(done.sizes)} clusters{outliers}: "
         f"{done.path / 'assignments.csv'}"
     )
+    if done.page:
+        screen.result(f"see them: {done.page}")
     screen.result("next: deepclust evaluate, or deepclust export --to folders")
+    if open_ and done.page:
+        _show(done.page)
 
 
 @app.command()
@@ -196,6 +202,7 @@ def evaluate(
     label_column: Annotated[str | None, Option(help="Column with the labels.")] = None,
     baselines: Annotated[bool, Option(help="Compare with k-means on pixels and features.")] = True,
     seed: Annotated[int, Option(min=0, max=2**32 - 1, help="Of intervals and baselines.")] = 0,
+    open_: Open = False,
     json: Json = False,
 ) -> None:
     """Score clusters against labels (NMI, ARI, ACC and more), or without any.
@@ -219,6 +226,8 @@ def evaluate(
         screen.result(line)
     for path in report.paths:
         screen.result(str(path))
+    if open_ and report.paths[-1].suffix == ".html":
+        _show(report.paths[-1])
 
 
 @app.command()
@@ -297,6 +306,12 @@ def run(argv: Sequence[str] | None = None) -> int:
 def _help_hint(problem: Exception) -> str:
     context = getattr(problem, "ctx", None)
     return f"{context.command_path if context else 'deepclust'} --help"
+
+
+def _show(path: Path) -> None:
+    import webbrowser
+
+    webbrowser.open(path.resolve().as_uri())
 
 
 def main() -> None:

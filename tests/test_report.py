@@ -117,7 +117,7 @@ def test_a_run_is_scored_in_place(run, tmp_path, baseline):
     report = evaluate(run.path, labels=label_csv(tmp_path))
     folder = run.path / "clusters" / "kmeans-3"
     assert {p.name for p in report.paths} == {
-        "report.json", "report.md", "report.csv", "confusion.png",
+        "report.json", "report.md", "report.csv", "confusion.png", "report.html",
     }  # fmt: skip
     assert all(path.parent == folder for path in report.paths)
     written = json.loads((folder / "report.json").read_text())

@@ -24,7 +24,7 @@ def confusion_png(report: Report) -> bytes:
     Returns a PNG file.
     """
     assert report.table is not None
-    rows, cols = _order(report)
+    rows, cols = order(report)
     table, match = report.table.dense(rows, cols), report.table.match[rows]
     side = int(np.clip(900 // max(len(rows), len(cols), 1), 20, 56))
     font, small = ImageFont.load_default(15), ImageFont.load_default(min(13, side * 2 // 5))
@@ -69,7 +69,7 @@ def confusion_png(report: Report) -> bytes:
     return buffer.getvalue()
 
 
-def _order(report: Report) -> tuple[np.ndarray, np.ndarray]:
+def order(report: Report) -> tuple[np.ndarray, np.ndarray]:
     """Rows and columns to draw: matched pairs first, the largest first; noise last."""
     table = report.table
     assert table is not None

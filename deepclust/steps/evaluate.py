@@ -96,7 +96,7 @@ def _of_run(
     progress: Progress,
 ) -> Report:
     from deepclust.data.labels import read_assignments
-    from deepclust.report import make
+    from deepclust.report import make, page
 
     folder = run.clustering(clustering)
     names = run.names
@@ -119,7 +119,9 @@ def _of_run(
         rounds=bootstrap,
         seed=seed,
     )
-    return _written(report, folder, "report", progress)
+    report = _written(report, folder, "report", progress)
+    shown = page.write(run, folder, report=report, labels=labels, progress=progress)
+    return replace(report, paths=[*report.paths, *([shown] if shown else [])])
 
 
 def _in_order(found: Assignments, names: list[str], folder: Path) -> tuple[Assignments, list[str]]:

@@ -1,0 +1,84 @@
+"""Training curves as small drawings in SVG, from the lines of metrics.jsonl."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+WIDTH, HEIGHT, PAD = 300, 120, 6
+LEFT_OUT = ("epoch", "images_per_second")
+TITLES = {
+    "loss": "Loss, all terms",
+    "lr": "Learning rate",
+    "effective_rank": "Directions in use",
+    "uniformity": "Spread of the embedding",
+}
+EXPLAINED = {
+    "effective_rank": "near 1: every picture looks the same",
+    "uniformity": "0: all pictures at one point",
+}
+COLLAPSE = {"loss_instance": "instance_gap", "loss_cluster": "cluster_gap"}
+
+
+@dataclass(frozen=True)
+class Curve:
+    """One drawing. points: of an SVG polyline; line: height of the collapse line, if any."""
+
+    title: str
+    note: str
+    first: str
+    last: str
+    low: str
+    high: str
+    points: str
+    line: float | None
+
+
+def curves(history: list[dict[str, Any]]) -> list[Curve]:
+    """Draw every number that each epoch of `history` tells; losses with their collapse line.
+
+    The line is where a loss would be if all pictures looked alike: the loss plus its gap.
+    """
+    names = [key for key in _names(history) if key not in (*LEFT_OUT, *COLLAPSE.values())]
+    return [found for name in names if (found := _curve(name, history)) is not None]
+
+
+def _names(history: list[dict[str, Any]]) -> list[str]:
+    return list(dict.fromkeys(key for line in history for key in line))
+
+
+def _curve(name: str, history: list[dict[str, Any]]) -> Curve | None:
+    at = [(i, line[name]) for i, line in enumerate(history) if _is_number(line.get(name))]
+    if len(at) < 2:
+        return None
+    values = [float(value) for _, value in at]
+    gap = history[-1].get(COLLAPSE.get(name, ""))
+    ceiling = values[-1] + gap if _is_number(gap) else None
+    low, high = min([*values, *_some(ceiling)]), max([*values, *_some(ceiling)])
+    span = high - low or 1.0
+
+    def y(value: float) -> float:
+        return round(HEIGHT - PAD - (HEIGHT - 2 * PAD) * (value - low) / span, 1)
+
+    last = max(len(history) - 1, 1)
+    points = " ".join(f"{WIDTH * i / last:.1f},{y(value)}" for (i, _), value in zip(at, values))
+    note = "dashed: total collapse" if ceiling is not None else EXPLAINED.get(name, "")
+    title = TITLES.get(name) or name.replace("_", " ").capitalize()
+    return Curve(
+        title, note, _short(values[0]), _short(values[-1]), _short(low), _short(high), points,
+        None if ceiling is None else y(ceiling),
+    )  # fmt: skip
+
+
+def _some(value: float | None) -> list[float]:
+    return [] if value is None else [value]
+
+
+def _is_number(value: object) -> bool:
+    real = isinstance(value, (int, float)) and not isinstance(value, bool)
+    return real and math.isfinite(float(value))  # type: ignore[arg-type]
+
+
+def _short(value: float) -> str:
+    return f"{value:.3g}" if abs(value) < 1000 else f"{value:,.0f}"
