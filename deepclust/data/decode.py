@@ -31,14 +31,17 @@ def decode_all(
     files: Sequence[ImageFile], side: int, *, fit: str, max_pixels: int, workers: int
 ) -> Iterator[tuple[ImageFile, np.ndarray | str]]:
     """Yield each picture with its square (side, side, 3) uint8, or with the reason it has none."""
-    if workers == 0:
-        for file in files:
-            yield file, _decode([file.path], side, fit, max_pixels)[0]
-        return
     batches = [list(files[at : at + BATCH]) for at in range(0, len(files), BATCH)]
     start = 0
     while start < len(batches):
-        pool = _pool(min(workers, len(batches) - start))
+        try:
+            pool = _pool(min(workers, len(batches) - start)) if workers else None
+        except OSError:  # no shared memory for the queues between processes
+            pool = None
+        if pool is None:
+            for file in files[start * BATCH :]:
+                yield file, _decode([file.path], side, fit, max_pixels)[0]
+            return
         try:
             for batch, result in _in_order(pool, batches[start:], side, fit, max_pixels, workers):
                 yield from zip(batch, result)

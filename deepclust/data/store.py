@@ -30,6 +30,8 @@ from deepclust.progress import SILENT, Progress
 
 VERSION = 1  # of what a row means: raised when the reader changes
 COMMIT_EVERY = 4096  # rows between two manifests
+# Reasons that a file can lose without a new size or time: it is tried again.
+PASSING = ("no permission", "not enough memory", "missing", "vanished", "decoder crashed")
 
 
 def cache_folder() -> Path:
@@ -69,10 +71,11 @@ class RowStore:
         try:
             manifest = files.read_json(self.folder / "manifest.json")
             size = (self.folder / "rows").stat().st_size
-        except (OSError, ValueError):
-            return
-        if size >= manifest["count"] * self.bytes_a_row:
-            self.entries, self.count = manifest["entries"], manifest["count"]
+            entries, count = manifest["entries"], int(manifest["count"])
+        except (OSError, ValueError, KeyError, TypeError, RecursionError):
+            return  # a cache that cannot be read is made anew
+        if size >= count * self.bytes_a_row:
+            self.entries, self.count = entries, count
 
     def known(self, file: ImageFile) -> int | str | None:
         """Return the row of a picture, why it has none, or None if it was never seen like this."""
@@ -96,6 +99,7 @@ class RowStore:
                     since += 1
                     if since == COMMIT_EVERY:
                         file.flush()
+                        os.fsync(file.fileno())
                         self._commit()
                         since = 0
                 file.flush()
@@ -105,7 +109,8 @@ class RowStore:
             raise files.output_error(path, error) from error
 
     def _commit(self) -> None:
-        manifest = {"count": self.count, "entries": self.entries}
+        lasting = {name: e for name, e in self.entries.items() if e[2] not in PASSING}
+        manifest = {"count": self.count, "entries": lasting}
         text = json.dumps(manifest, ensure_ascii=True, separators=(",", ":"))
         files.write_bytes(self.folder / "manifest.json", text.encode())
 
@@ -133,7 +138,11 @@ def _exclusive(path: Path) -> Iterator[None]:
     except ImportError:
         yield
         return
-    with open(path, "ab") as file:
+    try:
+        file = open(path, "ab")  # noqa: SIM115
+    except OSError as error:
+        raise files.output_error(path, error) from error
+    with file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
 
