@@ -9,6 +9,7 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -257,7 +258,7 @@ def export(
         dry_run=dry_run, progress=screen.Screen(level),
     )  # fmt: skip
     if json:
-        screen.as_json(done)
+        screen.as_json(asdict(done))
         return
     if dry_run:
         for line in done.planned:

@@ -24,7 +24,6 @@ from deepclust.methods.base import Batch, Facts, Method
 from deepclust.metrics import contingency, nmi
 from deepclust.nets.parts import Queue, follow, mlp, slow_copy
 
-
 LARGE = 100_000  # pictures from which on keys are kept in a queue
 
 
