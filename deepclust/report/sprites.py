@@ -29,10 +29,11 @@ class Thumbnails:
     """Pictures drawn small, each in the top left of a square cell of a sheet.
 
     side: of a cell in pixels. sheets: (16·side, 16·side, 3) uint8 each, the last one cut to the
-    rows in use; picture i is in cell i mod 256 of sheet i // 256, by rows. shape: (M, 2) float,
-    width and height as shares of the cell. size: (M, 2) int64, pixels of the original. light, colour: (M,) float in [0, 1], mean
-    luma and mean HSV saturation. hue: (M,) int64, the twelfth of the colour circle that most of
-    the saturation lies in. seen: (M,) bool, False where the picture could not be read.
+    rows in use; picture i is in cell i mod 256 of sheet i // 256, by rows.
+    shape: (M, 2) float, width and height as shares of the cell. size: (M, 2) int64, pixels of
+    the original. light, colour: (M,) float in [0, 1], mean luma and mean HSV saturation.
+    hue: (M,) int64, the twelfth of the colour circle with most of the saturation.
+    seen: (M,) bool, False where the picture could not be read.
     """
 
     side: int
