@@ -29,7 +29,7 @@ def baselines(
     on the features of the packaged ImageNet encoder (or of the run's own frozen encoder).
     Raises DataError if pictures of the run are gone.
     """
-    pixels = _squares(run, PIXEL_SIDE, progress)[:].reshape(len(run.names), -1)
+    pixels = squares(run, PIXEL_SIDE, progress)[:].reshape(len(run.names), -1)
     spaces = {
         "k-means on pixels": pixels.astype(np.float32) / 255,
         "k-means on plain features": plain_features(run, progress),
@@ -39,7 +39,7 @@ def baselines(
 
 def plain_features(run: Run, progress: Progress = SILENT) -> np.ndarray:
     """Return features of the packaged, or the run's own frozen, encoder: unit rows (N, d)."""
-    chosen = _settings(run)
+    chosen = settings_of(run)
     if chosen.encoder.train == "none":
         encoder, weights, count = frozen.encoder(chosen), chosen.encoder.weights, None
         side = store_side(encoder.image_size)
@@ -47,20 +47,21 @@ def plain_features(run: Run, progress: Progress = SILENT) -> np.ndarray:
         encoder, weights, count = encoders.build("lite0", weights="packaged"), "packaged", 0
         side = encoder.image_size
     rows, layers = frozen.features(
-        _squares(run, side, progress), encoder, chosen.views, weights_of=weights,
+        squares(run, side, progress), encoder, chosen.views, weights_of=weights,
         root=run.image_root, seed=chosen.seed, device=pick("cpu"), count=count, progress=progress,
     )  # fmt: skip
     return frozen.plain(rows, layers)
 
 
-def _settings(run: Run) -> Settings:
+def settings_of(run: Run) -> Settings:
+    """Return the settings that a run was made with."""
     file = read_file(run.path / "config.toml")
     return settings(find(file["method"]["name"]).Config, [file])
 
 
-def _squares(run: Run, side: int, progress: Progress) -> Rows:
+def squares(run: Run, side: int, progress: Progress) -> Rows:
     """Return the run's pictures at a side, in the order of the run."""
-    data = _settings(run).data
+    data = settings_of(run).data
     rows, _ = load_pixels(
         find_images(run.image_root, follow_links=data.follow_links), side, fit=data.fit,
         max_pixels=data.max_pixels, progress=progress,

@@ -124,3 +124,13 @@ def test_features_of_a_frozen_encoder_are_learnt_on(cli, workdir):
         assert ran.exit_code == 0, ran.stderr
         assert "frozen, on its features" in ran.stderr
         assert cli("cluster", method, *QUICK).exit_code == 0
+
+
+def test_a_run_without_a_head_gets_one_on_its_finished_network(cli, workdir):
+    images = planted(workdir, (8, 8, 8, 8))
+    assert cli("pretrain", images, "--epochs", 2, "--out", "run", *QUICK).exit_code == 0
+    before = Path("run/embeddings.npy").read_bytes()
+    ran = cli("cluster", "run", "--k", 3, "--algorithm", "head", *QUICK)
+    assert ran.exit_code == 0, ran.stderr
+    assert Path("run/clusters/head-3/assignments.csv").exists()
+    assert Path("run/embeddings.npy").read_bytes() == before

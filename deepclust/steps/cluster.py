@@ -130,8 +130,8 @@ def _cluster(
 ) -> Clustered:  # fmt: skip
     import numpy as np
 
-    from deepclust import algorithms
-    from deepclust.device import use_threads
+    from deepclust import algorithms, heads
+    from deepclust.device import pick, use_threads
     from deepclust.report import page
 
     use_threads(machine.threads)
@@ -149,13 +149,19 @@ def _cluster(
     if asked is not None and asked >= len(names):
         raise DataError(f"--k {asked} needs more than {asked} images, the run has {len(names)}")
     if chosen == "head":
-        assert soft is not None
+        if soft is None:
+            assert asked is not None
+            soft = heads.train(
+                run, asked, seed=seed, device=pick(machine.device), workers=machine.workers,
+                progress=progress,
+            )  # fmt: skip
         found = _of_head(np.asarray(soft), np.asarray(run.embeddings()))
     else:
         x = np.ascontiguousarray(run.embeddings(), dtype=np.float32)
         with progress.stage(f"cluster with {chosen}"):
             found = algorithms.run(chosen, x, asked, seed=seed, progress=progress)
-    label = run.info["settings"]["method"] if chosen == "head" else chosen
+    own = chosen == "head" and own_k is not None
+    label = run.info["settings"]["method"] if own else chosen
     folder = run.path / "clusters" / (name or f"{label}-{asked if asked else found.k}")
     warnings = _warnings(found, asked)
     for line in warnings:
@@ -195,11 +201,11 @@ def _guess(run: Run, among: range | None, seed: int, progress: Progress) -> KCho
 
 def _choose(run: Run, algorithm: str, k: int | None, own_k: int | None) -> str:
     """Return the algorithm to use. Raises UsageError where k or the head is missing."""
-    if algorithm == "head" and own_k is None:
+    if algorithm == "head" and run.info["settings"]["method"] == "none":
         raise UsageError(
-            f"{run.path} has no cluster head", hint="deepclust pretrain IMAGES --method cc --k K"
+            f"{run.path} has no trained network", hint="deepclust pretrain IMAGES makes one"
         )
-    if algorithm == "head" and k != own_k:
+    if algorithm == "head" and own_k is not None and k != own_k:
         raise UsageError(
             f"--k {k}: the cluster head of {run.path} has {own_k}",
             hint="--algorithm kmeans takes any k",
