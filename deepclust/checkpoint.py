@@ -47,9 +47,11 @@ def save(run: Run, method: nn.Module, optimizer: torch.optim.Optimizer, at: Posi
                 tensors[f"optimizer.{number}.{key}"] = value
             else:
                 plain.setdefault(str(number), {})[key] = value
+    # Pairs, because a header is sorted by key, and metrics.jsonl keeps the order it has.
     header = {
         "kind": "checkpoint", "version": VERSION, "epoch": at.epoch, "step": at.step,
-        "sums": at.sums, "figures": at.figures, "history": list(at.history), "plain": plain,
+        "sums": list(at.sums.items()), "figures": list(at.figures.items()),
+        "history": [list(line.items()) for line in at.history], "plain": plain,
     }  # fmt: skip
     path = run.path / f"checkpoint-{at.epoch:05d}-{at.step:06d}.safetensors"
     weights.save(path, tensors, header)
@@ -92,12 +94,18 @@ def _restore(
     own = {n.removeprefix("method."): t for n, t in tensors.items() if n.startswith("method.")}
     weights.fit(method, own, path=path)
     state: dict[int, dict[str, Any]] = {int(n): dict(v) for n, v in header["plain"].items()}
+    parameters = [p for group in optimizer.param_groups for p in group["params"]]
     for name, tensor in tensors.items():
         if name.startswith("optimizer."):
             _, number, key = name.split(".", 2)
+            of = parameters[int(number)]
+            if tensor.shape == of.shape:
+                # The fused step walks parameter and state side by side in memory: a state in
+                # another memory format would be applied to the wrong weights.
+                tensor = torch.empty_like(of, dtype=tensor.dtype).copy_(tensor)
             state.setdefault(int(number), {})[key] = tensor
     optimizer.load_state_dict({**optimizer.state_dict(), "state": state})
     return Position(
-        header["epoch"], header["step"], header["sums"], header["figures"],
-        tuple(header["history"]),
+        header["epoch"], header["step"], dict(header["sums"]), dict(header["figures"]),
+        tuple(map(dict, header["history"])),
     )  # fmt: skip
