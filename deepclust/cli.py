@@ -5,9 +5,11 @@ Nothing heavy is imported before a command runs, so that `--help` answers at onc
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import sys
+import traceback
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -17,7 +19,7 @@ import typer
 from typer import Argument, Option
 
 from deepclust import __version__, screen
-from deepclust.errors import DeepclustError, Stopped
+from deepclust.errors import DeepclustError, OutputError, Stopped, TrainingError, UsageError
 
 app = typer.Typer(
     name="deepclust",
@@ -39,6 +41,11 @@ Threads = Annotated[
 Workers = Annotated[int, Option(min=0, max=256, help="Processes and threads that read pictures.")]
 Json = Annotated[bool, Option("--json", help="Print the result as JSON.")]
 Open = Annotated[bool, Option("--open", help="Open the page in a browser when it is done.")]
+FollowLinks = Annotated[
+    bool, Option("--follow-links", help="Read links that leave the folder too.")
+]
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+LONGEST = 300  # characters of a message
 level = 1
 debug = False
 
@@ -66,7 +73,9 @@ def pretrain(
     images: Annotated[
         Path | None, Argument(metavar="IMAGES", help="Folder of pictures, nested or flat.")
     ] = None,
-    method: Annotated[str | None, Option(help="cc, pcl, simclr, or package.module:Class.")] = None,
+    method: Annotated[
+        str | None, Option(help="cc, pcl, simclr or package.module:Class; what measured best.")
+    ] = None,
     k: Annotated[int | None, Option(help="Clusters, for methods that train with them.")] = None,
     encoder: Annotated[
         str | None, Option(help="resnet8, resnet18-small, resnet34, lite0, any timm name.")
@@ -90,6 +99,7 @@ def pretrain(
     init_from: Annotated[Path | None, Option(help="Run or file to take weights from.")] = None,
     overwrite: Annotated[bool, Option("--overwrite", help="Replace a run that is there.")] = False,
     strict: Annotated[bool, Option("--strict", help="A skipped picture is an error.")] = False,
+    follow_links: FollowLinks = False,
     device: Device = "auto",
     threads: Threads = None,
     workers: Workers = 2,
@@ -101,10 +111,11 @@ def pretrain(
     """
     from deepclust.steps import pretrain as step
 
+    sets = [*(set_ or []), *(["data.follow_links=true"] if follow_links else [])]
     done = step.pretrain(
         images, method=method, k=k, encoder=encoder, weights=weights, image_size=image_size,
         epochs=epochs, batch_size=batch_size, seed=seed, out=out, config=config,
-        sets=set_ or (), resume=resume, init_from=init_from, overwrite=overwrite, strict=strict,
+        sets=sets, resume=resume, init_from=init_from, overwrite=overwrite, strict=strict,
         machine=step.Machine(device, threads, workers), progress=screen.Screen(level),
     )  # fmt: skip
     path = done.run.path
@@ -143,6 +154,7 @@ def cluster(
         list[str] | None,
         Option("--set", metavar="KEY=VALUE", help="A folder never seen: views.flip=false, …"),
     ] = None,
+    follow_links: FollowLinks = False,
     device: Device = "auto",
     threads: Threads = None,
     workers: Workers = 2,
@@ -158,6 +170,7 @@ def cluster(
 
     sets = [*(set_ or []), *(["views.cached=0"] if fast else [])]
     sets += [f"views.cached={views}"] if views is not None else []
+    sets += ["data.follow_links=true"] if follow_links else []
     done = step.cluster(
         run, k=k, algorithm=algorithm, seed=seed, name=name, sets=sets,
         machine=Machine(device, threads, workers), progress=screen.Screen(level),
@@ -275,33 +288,53 @@ def run(argv: Sequence[str] | None = None) -> int:
             list(argv) if argv is not None else None, prog_name="deepclust", standalone_mode=False
         )
         sys.stdout.flush()
+        if code == 130:  # how Typer hands on Ctrl-C
+            return _fail(Stopped("interrupted"))
         return code if isinstance(code, int) else 0
     except DeepclustError as problem:
-        if debug:
-            raise
-        screen.error(problem)
-        return problem.exit_code
+        return _fail(problem)
     except KeyboardInterrupt:
-        screen.error(Stopped("interrupted"))
-        return 130
+        return _fail(Stopped("interrupted"))
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
-    except MemoryError:
-        screen.error(DeepclustError("out of memory", "a smaller --batch-size or --image-size"))
-        return 6
     except Exception as problem:
         # Typer may carry its own copy of click, so its errors are known by their shape.
         if hasattr(problem, "format_message"):
-            screen.error(DeepclustError(problem.format_message(), _help_hint(problem)))  # type: ignore[attr-defined]
-            return 2
-        if type(problem).__name__ in ("Exit", "Abort"):
+            return _fail(UsageError(problem.format_message(), _help_hint(problem)))  # type: ignore[attr-defined]
+        if type(problem).__name__ == "Abort":
+            return _fail(Stopped("interrupted"))
+        if type(problem).__name__ == "Exit":
             return int(getattr(problem, "exit_code", 1))
-        if debug:
-            raise
-        name = type(problem).__name__
-        screen.error(DeepclustError(f"a bug, {name}: {problem}", "deepclust --debug … shows where"))
-        return 1
+        return _fail(_in_words(problem))
+
+
+def _in_words(problem: Exception) -> DeepclustError:
+    """Turn what the machine ran out of into an error of ours; the rest is a bug."""
+    text = " ".join(str(problem).split())
+    name = type(problem).__name__
+    if isinstance(problem, OSError) and problem.errno in FULL:
+        return OutputError(f"no space left: {text}", "make room and run the same command again")
+    if (
+        isinstance(problem, MemoryError)
+        or name == "OutOfMemoryError"
+        or "t allocate memory" in text
+    ):
+        return TrainingError("out of memory", "a smaller --batch-size or --image-size")
+    bug = DeepclustError(f"a bug, {name}: {text}", "deepclust --debug … shows where")
+    bug.__cause__ = problem
+    return bug
+
+
+def _fail(problem: DeepclustError) -> int:
+    """Show an error, shortened in its middle where a path is endless; return its exit code."""
+    if debug:
+        traceback.print_exception(problem)
+    message = problem.message
+    if len(message) > LONGEST:
+        message = f"{message[: LONGEST // 2]} … {message[3 - LONGEST // 2 :]}"
+    screen.error(DeepclustError(message, problem.hint))
+    return problem.exit_code
 
 
 def _help_hint(problem: Exception) -> str:
