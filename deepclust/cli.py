@@ -74,7 +74,7 @@ def pretrain(
         Path | None, Argument(metavar="IMAGES", help="Folder of pictures, nested or flat.")
     ] = None,
     method: Annotated[
-        str | None, Option(help="cc, pcl, simclr or package.module:Class; what measured best.")
+        str | None, Option(help="cc, pcl, simclr or module:Class; what measured best.")
     ] = None,
     k: Annotated[int | None, Option(help="Clusters, for methods that train with them.")] = None,
     encoder: Annotated[

@@ -53,6 +53,13 @@ def survey(listing: Listing) -> Survey:
     return Survey(int(np.median(sides)), float(np.mean(grey)) if grey else 0.0)
 
 
+def better_method(asked: Settings, seen: Survey) -> tuple[str, str]:
+    """Return the method that measured better for such a run, and why (docs/results.md)."""
+    if _encoder(asked, seen)[0]["train"] == "none":
+        return "cc", "method: cc (the best measured on features)"
+    return "pcl", "method: pcl (the best measured from pixels in equal time)"
+
+
 def settle(
     method: type[Method], layers: Sequence[Mapping[str, Any]], seen: Survey, images: int
 ) -> tuple[Settings, list[str]]:

@@ -7,8 +7,12 @@ import json
 import math
 from pathlib import Path
 
+import numpy as np
 import pytest
+from PIL import Image
 
+from deepclust.algorithms.kmeans import cluster
+from deepclust.metrics import acc, contingency
 from tests.shapes import planted
 
 QUICK = ("--threads", 1, "--workers", 0)
@@ -27,7 +31,7 @@ def scores(run: Path, labels: Path, cli) -> dict:
 def test_cc_from_scratch_finds_planted_shapes(cli, workdir):
     images = planted(workdir)
     ran = cli(
-        "pretrain", images, "--k", 4, "--epochs", 30, "--out", "run", *QUICK,
+        "pretrain", images, "--method", "cc", "--k", 4, "--epochs", 30, "--out", "run", *QUICK,
         "--batch-size", 100, *VIEWS,
     )  # fmt: skip
     assert ran.exit_code == 0, ran.stderr
@@ -35,9 +39,36 @@ def test_cc_from_scratch_finds_planted_shapes(cli, workdir):
     assert scores(Path("run"), workdir / "labels.csv", cli)["acc"] >= 0.95
 
 
+def test_pcl_from_scratch_finds_planted_shapes_where_pixels_say_nothing(cli, workdir):
+    images = planted(workdir)
+    ran = cli(
+        "pretrain", images, "--method", "pcl", "--k", 4, "--epochs", 40, "--out", "run", *QUICK,
+        "--batch-size", 50, *VIEWS,
+    )  # fmt: skip
+    assert ran.exit_code == 0, ran.stderr
+    assert cli("cluster", "run", "--k", 4, *QUICK).exit_code == 0
+    assert scores(Path("run"), workdir / "labels.csv", cli)["acc"] >= 0.9
+    pixels = np.stack([np.asarray(Image.open(p)) for p in sorted(images.iterdir())])
+    names = cluster(pixels.reshape(400, -1).astype(np.float32) / 255, 4, seed=0).label
+    with (workdir / "labels.csv").open(newline="") as file:
+        truth = {row["file_name"]: row["label"] for row in csv.DictReader(file)}
+    labels = np.unique([truth[name] for name in sorted(truth)], return_inverse=True)[1]
+    assert acc(contingency(names, labels)) < 0.4
+
+
+def test_the_method_is_the_one_that_measured_best(cli, workdir):
+    images = planted(workdir, (6, 6, 6, 6))
+    ran = cli("pretrain", images, "--epochs", 1, "--out", "a", *QUICK)
+    assert "method: pcl" in ran.stderr
+    assert json.loads(Path("a/run.json").read_text())["settings"]["method"] == "pcl"
+    ran = cli("pretrain", images, "--epochs", 1, "--encoder", "lite0", "--out", "b",
+              "--set", "views.cached=2", *QUICK)  # fmt: skip
+    assert "method: cc" in ran.stderr
+
+
 def test_four_commands_leave_what_the_readme_says(cli, workdir):
     images = planted(workdir, (12, 10, 8, 6))
-    ran = cli("pretrain", images, "--k", 4, "--epochs", 2, *QUICK)
+    ran = cli("pretrain", images, "--method", "cc", "--k", 4, "--epochs", 2, *QUICK)
     assert ran.exit_code == 0, ran.stderr
     assert "36 images, 2 epochs: runs/images" in ran.stdout
     assert "encoder: resnet8, from scratch" in ran.stderr
@@ -69,7 +100,8 @@ def test_four_commands_leave_what_the_readme_says(cli, workdir):
 
 def test_metrics_hold_each_term_and_the_distance_to_collapse(cli, workdir):
     images = planted(workdir, (6, 6, 6, 6))
-    assert cli("pretrain", images, "--k", 4, "--epochs", 2, *QUICK).exit_code == 0
+    ran = cli("pretrain", images, "--method", "cc", "--k", 4, "--epochs", 2, *QUICK)
+    assert ran.exit_code == 0, ran.stderr
     lines = [json.loads(x) for x in Path("runs/images/metrics.jsonl").read_text().splitlines()]
     assert [line["epoch"] for line in lines] == [1, 2]
     wanted = {
@@ -84,8 +116,8 @@ def test_metrics_hold_each_term_and_the_distance_to_collapse(cli, workdir):
 
 def test_settings_of_a_run_can_be_given_back(cli, workdir):
     images = planted(workdir, (6, 6, 6, 6))
-    ran = cli("pretrain", images, "--epochs", 1, "--set", "views.flip=false", "--set",
-              "method.instance_temperature=0.3", "--out", "a", *QUICK)  # fmt: skip
+    ran = cli("pretrain", images, "--method", "cc", "--epochs", 1, "--set", "views.flip=false",
+              "--set", "method.instance_temperature=0.3", "--out", "a", *QUICK)  # fmt: skip
     assert ran.exit_code == 0, ran.stderr
     assert cli("pretrain", images, "--config", "a/config.toml", "--out", "b", *QUICK).exit_code == 0
     assert Path("a/config.toml").read_bytes() == Path("b/config.toml").read_bytes()

@@ -135,7 +135,13 @@ def _begin(
     start = None if init_from is None else str(Path(init_from).expanduser().resolve())
     run = Run.create(place, overwrite=overwrite, source=str(images.resolve()), init_from=start)
     with run.locked():
-        chosen, said = plan.settle(cls, layers, plan.survey(listing), len(listing.files))
+        seen, chose = plan.survey(listing), []
+        if not any("method" in layer for layer in job.layers):
+            name, why = plan.better_method(asked, seen)
+            cls, chose = find_method(name), [why]
+            layers = [*layers, {"method": {"name": name}}]
+        chosen, said = plan.settle(cls, layers, seen, len(listing.files))
+        said = [*chose, *said]
         run.update(choices=said)
         files.write_text(run.path / "config.toml", to_toml(chosen))
         for line in [f"run: {run.path}", *said]:
