@@ -113,11 +113,8 @@ def _example(
         value = int((share - usual).argmax())
         gain = float(share[value] - usual[value])
         if share[value] >= 0.5 and (best is None or gain > best[0]):
-            title = titles.get(int(key), f"cluster {key}")
-            best = (
-                gain,
-                (f"{share[value]:.0%} of {title} is {words[value]}, of all {usual[value]:.0%}"),
-            )
+            part = f"{share[value]:.0%} of {titles.get(int(key), f'cluster {key}')}"
+            best = gain, f"{part} is {words[value]}, {usual[value]:.0%} of all pictures"
     return best[1] if best else None
 
 

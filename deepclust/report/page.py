@@ -33,6 +33,7 @@ from deepclust.run import Run
 
 NAME = "report.html"
 SPARE = 40_000  # bytes kept free of thumbnails
+PURE = 0.7  # share of the largest class from which on a cluster is called one thing
 HEAT = 60  # rows and columns of the heat map
 COLOURS = (
     "#4573d2", "#e0803a", "#2f9d72", "#c74a6b", "#8b66d0", "#b5912a", "#2c9bb3", "#7d8f35",
@@ -86,7 +87,7 @@ def render(run: Run, folder: Path, found: Contents, report: Report | None = None
             found=found,
             colours=[colour(g) for g in range(len(found.groups))],
             cells=_cells(found),
-            verdict=contents.verdict(found),
+            verdict=[*contents.verdict(found), *_by_labels(report)],
             tiles=_tiles(found, report),
             warnings=_warnings(run, details, report),
             facts=_facts(run, details),
@@ -226,6 +227,19 @@ def _warnings(run: Run, details: dict[str, Any], report: Report | None) -> list[
         lines += report.warnings
         lines += [line for line in report.verdict if line.startswith("does not beat")]
     return list(dict.fromkeys(str(line) for line in lines))
+
+
+def _by_labels(report: Report | None) -> list[str]:
+    """Say which clusters hold more than one class, where labels tell."""
+    rows = [] if report is None else [row for row in report.clusters if row.purity is not None]
+    if not rows:
+        return []
+    torn = [f"{row.name} ({row.purity:.0%})" for row in rows if (row.purity or 0) < PURE]
+    if not torn:
+        return [f"By the labels, every cluster holds at least {PURE:.0%} of one class."]
+    some = ", ".join(torn[:5]) + (f" and {len(torn) - 5} more" if len(torn) > 5 else "")
+    how_many = "one cluster holds" if len(torn) == 1 else f"{len(torn)} of {len(rows)} hold"
+    return [f"By the labels, {how_many} under {PURE:.0%} of one class: {some}."]
 
 
 def _facts(run: Run, details: dict[str, Any]) -> list[tuple[str, str]]:
