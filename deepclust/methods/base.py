@@ -57,9 +57,13 @@ class Method(nn.Module):
     views: ClassVar[int] = 2
     preset: ClassVar[str] = "cc"
     """The views of its paper, a name in `config.PRESETS`, used on pixels where none is given."""
-    recipe: ClassVar[dict[str, Any]] = {}
+    recipe: ClassVar[dict[str, Any]] = {
+        "optimizer": "adam", "lr": 1e-3, "schedule": "cosine", "warmup_epochs": 1,
+    }  # fmt: skip
     """Values of the `[train]` section used on pixels where none is given."""
-    feature_recipe: ClassVar[dict[str, Any]] = {}
+    feature_recipe: ClassVar[dict[str, Any]] = {
+        "optimizer": "adam", "lr": 1e-3, "schedule": "cosine",
+    }  # fmt: skip
     """The same on features of a frozen encoder."""
     feature_options: ClassVar[dict[str, Any]] = {}
     """The method's own settings on features, where they are better than its defaults."""

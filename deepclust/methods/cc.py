@@ -41,20 +41,7 @@ class CC(Method):
     """
 
     Config: ClassVar[type[Section]] = Config
-    recipe: ClassVar[dict[str, Any]] = {
-        "optimizer": "adam",
-        "lr": 1e-3,
-        "weight_decay": 0.0,
-        "schedule": "cosine",
-        "warmup_epochs": 1,
-        "batch_size": 256,
-    }
-    feature_recipe: ClassVar[dict[str, Any]] = {
-        "optimizer": "adam",
-        "lr": 3e-4,
-        "schedule": "cosine",
-        "batch_size": 256,
-    }
+    feature_recipe: ClassVar[dict[str, Any]] = {**Method.feature_recipe, "lr": 3e-4}
     feature_options: ClassVar[dict[str, Any]] = {"instance_temperature": 0.2}
     config: Config
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
@@ -75,20 +75,6 @@ class PCL(Method):
 
     Config: ClassVar[type[Section]] = Config
     preset: ClassVar[str] = "pcl"
-    recipe: ClassVar[dict[str, Any]] = {
-        "optimizer": "adam",
-        "lr": 1e-3,
-        "weight_decay": 0.0,
-        "schedule": "cosine",
-        "warmup_epochs": 1,
-        "batch_size": 256,
-    }
-    feature_recipe: ClassVar[dict[str, Any]] = {
-        "optimizer": "adam",
-        "lr": 1e-3,
-        "schedule": "cosine",
-        "batch_size": 256,
-    }
     config: Config
     prototypes: Tensor
     phi: Tensor

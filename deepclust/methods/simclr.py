@@ -30,20 +30,7 @@ class SimCLR(Method):
     """
 
     Config: ClassVar[type[Section]] = Config
-    recipe: ClassVar[dict[str, Any]] = {
-        "optimizer": "adam",
-        "lr": 1e-3,
-        "weight_decay": 1e-6,
-        "schedule": "cosine",
-        "warmup_epochs": 1,
-        "batch_size": 256,
-    }
-    feature_recipe: ClassVar[dict[str, Any]] = {
-        "optimizer": "adam",
-        "lr": 1e-3,
-        "schedule": "cosine",
-        "batch_size": 256,
-    }
+    recipe: ClassVar[dict[str, Any]] = {**Method.recipe, "weight_decay": 1e-6}
     feature_options: ClassVar[dict[str, Any]] = {"temperature": 0.2}
     config: Config
 
