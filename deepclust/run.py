@@ -63,6 +63,20 @@ class Run:
         earlier run are removed, and files that are not ours stay.
         """
         path = path.expanduser()
+        Run.check_place(path, overwrite=overwrite)
+        files.make_folder(path)
+        run = Run(path, {"format": FORMAT, "version": VERSION, "deepclust": __version__})
+        with run._lock():
+            # A run without settings is one that a resume begins anew, so they go first: whatever
+            # happens here, what is left is the old run, a run to begin, or nothing.
+            (path / "config.toml").unlink(missing_ok=True)
+            run.update(status="started", started=time.strftime("%Y-%m-%dT%H:%M:%S%z"), **fields)
+            run._clear()
+        return run
+
+    @staticmethod
+    def check_place(path: Path, *, overwrite: bool = False) -> None:
+        """Raise OutputError if `create` would."""
         if path.exists() and not path.is_dir():
             raise OutputError(f"{path} is a file", hint="choose another --out")
         if path.is_dir() and not _bare(path):
@@ -73,15 +87,6 @@ class Run:
                     f"{path} holds a run already",
                     hint="--resume continues it, --overwrite replaces it, --out names another",
                 )
-        files.make_folder(path)
-        run = Run(path, {"format": FORMAT, "version": VERSION, "deepclust": __version__})
-        with run._lock():
-            # A run without settings is one that a resume begins anew, so they go first: whatever
-            # happens here, what is left is the old run, a run to begin, or nothing.
-            (path / "config.toml").unlink(missing_ok=True)
-            run.update(status="started", started=time.strftime("%Y-%m-%dT%H:%M:%S%z"), **fields)
-            run._clear()
-        return run
 
     def _clear(self) -> None:
         """Remove what an earlier run left, and nothing else."""

@@ -126,22 +126,32 @@ def _begin(
     from deepclust.config import settings, to_toml
     from deepclust.methods import DEFAULT
     from deepclust.methods import find as find_method
+    from deepclust.nets import encoders
 
     layers = [{"method": {"name": DEFAULT}}, *job.layers]
     cls = find_method([x["method"]["name"] for x in layers if "name" in x.get("method", {})][-1])
     asked = settings(cls.Config, layers)  # wrong options are refused before any work
     place = Path(out).expanduser() if out else Run.free_path(images)
+    Run.check_place(place, overwrite=overwrite)
+    start = None if init_from is None else Path(init_from).expanduser().resolve()
+    if start is not None and not start.exists():
+        raise UsageError(f"--init-from {init_from}: it does not exist")
     listing = find(images, asked, place, asked.k)
-    start = None if init_from is None else str(Path(init_from).expanduser().resolve())
-    run = Run.create(place, overwrite=overwrite, source=str(images.resolve()), init_from=start)
+    seen, chose = plan.survey(listing), []
+    if not any("method" in layer for layer in job.layers):
+        name, why = plan.better_method(asked, seen)
+        cls, chose = find_method(name), [why]
+        layers = [*layers, {"method": {"name": name}}]
+    chosen, said = plan.settle(cls, layers, seen, len(listing.files))
+    if chosen.encoder.name not in encoders.ENCODERS:
+        encoders.native_size(chosen.encoder.name)  # raises for a name that nobody knows
+    said = [*chose, *said]
+    # All that can be refused has been: an earlier run is replaced only now.
+    run = Run.create(
+        place, overwrite=overwrite, source=str(images.resolve()),
+        init_from=None if start is None else str(start),
+    )  # fmt: skip
     with run.locked():
-        seen, chose = plan.survey(listing), []
-        if not any("method" in layer for layer in job.layers):
-            name, why = plan.better_method(asked, seen)
-            cls, chose = find_method(name), [why]
-            layers = [*layers, {"method": {"name": name}}]
-        chosen, said = plan.settle(cls, layers, seen, len(listing.files))
-        said = [*chose, *said]
         run.update(choices=said)
         files.write_text(run.path / "config.toml", to_toml(chosen))
         for line in [f"run: {run.path}", *said]:
