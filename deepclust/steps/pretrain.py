@@ -144,7 +144,7 @@ def _begin(
         layers = [*layers, {"method": {"name": name}}]
     chosen, said = plan.settle(cls, layers, seen, len(listing.files))
     if chosen.encoder.name not in encoders.ENCODERS:
-        encoders.native_size(chosen.encoder.name)  # raises for a name that nobody knows
+        encoders.build(chosen.encoder.name)  # raises for a name that nobody knows
     said = [*chose, *said]
     # All that can be refused has been: an earlier run is replaced only now.
     run = Run.create(
