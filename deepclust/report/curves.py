@@ -54,7 +54,7 @@ def _curve(name: str, history: list[dict[str, Any]]) -> Curve | None:
         return None
     values = [float(value) for _, value in at]
     gap = history[-1].get(COLLAPSE.get(name, ""))
-    ceiling = values[-1] + gap if _is_number(gap) else None
+    ceiling = values[-1] + float(gap) if gap is not None and _is_number(gap) else None
     low, high = min([*values, *_some(ceiling)]), max([*values, *_some(ceiling)])
     span = high - low or 1.0
 

@@ -40,7 +40,7 @@ def principal(x: np.ndarray) -> np.ndarray:
 def _umap(x: np.ndarray, seed: int) -> np.ndarray:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # it warns that a seed costs it its threads
-        from umap import UMAP
+        from umap import UMAP  # pyright: ignore[reportMissingImports]
 
         return UMAP(metric="cosine", random_state=seed, n_jobs=1).fit_transform(x)
 

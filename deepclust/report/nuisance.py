@@ -60,11 +60,11 @@ def traits(
 
     Pictures that could not be read are left out. titles: of the clusters.
     """
-    kept = [i for i, file in enumerate(files) if file is not None and drawn.seen[i]]
+    kept = [(i, file) for i, file in enumerate(files) if file is not None and drawn.seen[i]]
     if not kept:
         return []
-    at = np.array(kept)
-    known = [files[i] for i in kept]  # type: ignore[misc]
+    at = np.array([i for i, _ in kept])
+    known = [file for _, file in kept]
     width, height = drawn.size[at].T.astype(np.float64)
     hue = np.where(drawn.colour[at] < GREY, len(HUES), drawn.hue[at])
     found = {
