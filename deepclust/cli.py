@@ -144,6 +144,9 @@ def cluster(
     ] = "auto",
     seed: Annotated[int, Option(min=0, max=2**32 - 1, help="Of the clustering.")] = 0,
     name: Annotated[str | None, Option(help="Of the folder under clusters/.")] = None,
+    edits: Annotated[
+        Path | None, Option(metavar="FILE", help="Fix-ups: merge, rename, move, drop, split.")
+    ] = None,
     fast: Annotated[
         bool, Option("--fast", help="A folder never seen: no views, a fifth of the time.")
     ] = False,
@@ -172,7 +175,7 @@ def cluster(
     sets += [f"views.cached={views}"] if views is not None else []
     sets += ["data.follow_links=true"] if follow_links else []
     done = step.cluster(
-        run, k=k, algorithm=algorithm, seed=seed, name=name, sets=sets,
+        run, k=k, algorithm=algorithm, seed=seed, name=name, edits=edits, sets=sets,
         machine=Machine(device, threads, workers), progress=screen.Screen(level),
     )  # fmt: skip
     if json:

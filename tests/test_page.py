@@ -48,7 +48,8 @@ def a_run(folder: Path, names: list[str], k: int = 3, side: int = 12) -> tuple[R
     files.write_csv(run.path / "skipped.csv", ["file_name", "reason"], [["x.png", "truncated"]])
     x = np.eye(k, 8)[label] + 0.05 * rng.standard_normal((len(names), 8))
     files.write_array(run.path / "embeddings.npy", x.astype(np.float32))
-    run.update(images={"root": str(images.resolve()), "used": len(names), "skipped": 1})
+    counts = {"root": str(images.resolve()), "used": len(names), "skipped": 1}
+    run.update(images=counts, settings={"method": "none", "k": None, "seed": 0})
     where = run.path / "clusters" / "kmeans-3"
     files.make_folder(where)
     rows = [

@@ -90,6 +90,7 @@ def gather(
     """Collect what the page of the clustering in `folder` shows."""
     names = run.names
     cluster, sure, words = _assignments(folder, names)
+    words |= given_names(folder)
     ids, sizes = np.unique(cluster[cluster >= 0], return_counts=True)
     rows = sample(cluster, sure, MOST)
     x = unit(np.ascontiguousarray(run.embeddings()[rows], dtype=np.float32))
@@ -134,6 +135,15 @@ def _assignments(folder: Path, names: list[str]) -> tuple[np.ndarray, np.ndarray
     cluster = np.where(at >= 0, found.cluster[at], -1)
     sure = np.full(len(names), np.nan) if found.confidence is None else found.confidence[at]
     return cluster, sure, found.words
+
+
+def given_names(folder: Path) -> dict[int, str]:
+    """Return the names that a person gave to clusters, by number."""
+    try:
+        named = files.read_json(folder / "clusters.json")["names"]
+        return {int(key): str(title) for key, title in named.items()}
+    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+        return {}
 
 
 def sample(cluster: np.ndarray, sure: np.ndarray, most: int) -> np.ndarray:

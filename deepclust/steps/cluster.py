@@ -53,6 +53,7 @@ def cluster(
     algorithm: str = "auto",
     seed: int = 0,
     name: str | None = None,
+    edits: Path | None = None,
     sets: Sequence[str] = (),
     machine: Machine = HERE,
     progress: Progress = SILENT,
@@ -63,6 +64,8 @@ def cluster(
     k: how many clusters; "auto" or a range such as "5-60" for a guess; if left out, the number
     that the run was trained with, or a guess. algorithm: a name in
     `deepclust.algorithms.ALGORITHMS`, "head" for the method's own cluster head, or auto.
+    edits: a file of fix-ups (`deepclust.edits`); the result is written beside the clustering, as
+    <name>-edited, and k and the algorithm are those of the clustering that was edited.
     name: of the folder under clusters/; <algorithm>-<k> if left out. sets: settings of the
     embedding of a folder never seen, such as "views.cached=0".
     Raises a DeepclustError for what a person can mend.
@@ -73,7 +76,7 @@ def cluster(
         raise UsageError(f"--name {name}: must be a plain name of a folder")
     opened = _open(run, wanted, seed, sets, machine, progress)
     with opened.locked():
-        return _cluster(opened, wanted, algorithm, seed, name, machine, progress)
+        return _cluster(opened, wanted, algorithm, seed, name, edits, machine, progress)
 
 
 def read_k(k: int | str | None) -> int | range | None:
@@ -126,14 +129,18 @@ def _open(
 
 def _cluster(
     run: Run, k: int | range | None, algorithm: str, seed: int, name: str | None,
-    machine: Machine, progress: Progress,
+    edits: Path | None, machine: Machine, progress: Progress,
 ) -> Clustered:  # fmt: skip
     import numpy as np
 
     from deepclust import algorithms, heads
     from deepclust.device import pick, use_threads
     from deepclust.report import page
+    from deepclust.steps import fixups
 
+    plan = None if edits is None else fixups.plan(run, edits)
+    if plan is not None and k is None and algorithm == "auto":
+        algorithm, k = plan.base.get("algorithm", "auto"), plan.base.get("k_asked")
     use_threads(machine.threads)
     began = time.monotonic()
     names, soft = run.names, run.probabilities()
@@ -178,6 +185,13 @@ def _cluster(
     if choice is not None:
         table = zip(choice.ks, choice.silhouette, choice.modularity)
         files.write_csv(folder / "k.csv", ["k", "silhouette", "modularity"], table)
+    if plan is not None:
+        found, titles = fixups.apply(run, plan, found, folder.name, seed=seed, progress=progress)
+        sizes = np.bincount(found.label[found.label >= 0], minlength=found.k)
+        out = int((found.label < 0).sum())
+        details |= {"edited": folder.name, "k_found": found.k, "sizes": sizes, "outliers": out}
+        folder = folder.with_name(folder.name + fixups.ENDING)
+        write(folder, names, found, details, titles)
     run.update(clustered=folder.name)
     shown = page.write(run, folder, progress=progress)
     return replace(_result(run, folder, chosen, names, found, warnings), page=shown)
@@ -251,8 +265,14 @@ def _warnings(found: Clusters, asked: int | None) -> list[str]:
     return words
 
 
-def write(folder: Path, names: list[str], found: Clusters, details: dict[str, Any]) -> None:
-    """Write assignments.csv and centers.npy, and clusters.json last: it marks the end."""
+def write(
+    folder: Path, names: list[str], found: Clusters, details: dict[str, Any],
+    titles: dict[int, str] | None = None,
+) -> None:  # fmt: skip
+    """Write assignments.csv and centers.npy, and clusters.json last: it marks the end.
+
+    titles: names that a person gave to clusters.
+    """
     files.make_folder(folder)
     for old in ("clusters.json", "report.json"):
         (folder / old).unlink(missing_ok=True)
@@ -260,7 +280,12 @@ def write(folder: Path, names: list[str], found: Clusters, details: dict[str, An
         (files.path_cell(name), int(label), f"{confidence:.6f}")
         for name, label, confidence in zip(names, found.label, found.confidence)
     )
-    files.write_csv(folder / "assignments.csv", ["file_name", "cluster", "confidence"], rows)
+    header = ["file_name", "cluster", "confidence"]
+    if titles:
+        header = [*header, "name"]
+        rows = ((*row, files.text_cell(titles.get(row[1], ""))) for row in rows)
+        details = {**details, "names": {str(key): titles[key] for key in sorted(titles)}}
+    files.write_csv(folder / "assignments.csv", header, rows)
     files.write_array(folder / "centers.npy", found.centers)
     seal_clusters(folder, details)
 

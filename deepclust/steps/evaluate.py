@@ -97,6 +97,7 @@ def _of_run(
 ) -> Report:
     from deepclust.data.labels import read_assignments
     from deepclust.report import make, page
+    from deepclust.report.contents import given_names
 
     folder = run.clustering(clustering)
     names = run.names
@@ -111,7 +112,7 @@ def _of_run(
         labels,
         title=folder.name,
         source=_source(source, run=str(run.path), clustering=folder.name),
-        words=found.words,
+        words=found.words | given_names(folder),
         confidence=found.confidence,
         embedding=run.embeddings(),
         baselines=others,
