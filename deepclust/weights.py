@@ -22,7 +22,6 @@ from deepclust import files
 from deepclust.errors import CheckpointError
 
 HEADER = "deepclust"
-DIGEST = "sha256"
 WRAPPERS = ("state_dict", "model_state_dict", "model")
 PICKLE_HINT = "save its weights alone, as safetensors or with torch.save(model.state_dict(), ...)"
 
@@ -38,7 +37,8 @@ def save(path: Path, tensors: Mapping[str, Tensor], header: dict[str, Any]) -> N
         name: tensor.detach().to("cpu", copy=True).contiguous() for name, tensor in tensors.items()
     }
     text = json.dumps(files.plain(header), sort_keys=True, allow_nan=False)
-    metadata = {HEADER: text, DIGEST: _fingerprint(own, text)}
+    # One entry, because safetensors writes several in no fixed order, and files must repeat.
+    metadata = {HEADER: f"{_fingerprint(own, text)} {text}"}
     files.write_bytes(path, serialise(own, metadata=metadata))
 
 
@@ -126,12 +126,13 @@ def _safetensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
             metadata = file.metadata() or {}
             # The library maps the file; a copy of our own outlives the file and its changes.
             tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
-        header = json.loads(metadata.get(HEADER, "{}"))
+        digest, _, text = metadata.get(HEADER, " {}").partition(" ")
+        header = json.loads(text)
         if not isinstance(header, dict):
             raise ValueError("the header is not a table")
     except (SafetensorError, ValueError, RuntimeError, TypeError, RecursionError) as error:
         raise CheckpointError(f"{path} is damaged: it does not read as safetensors") from error
-    if HEADER in metadata and _fingerprint(tensors, metadata[HEADER]) != metadata.get(DIGEST):
+    if HEADER in metadata and _fingerprint(tensors, text) != digest:
         raise CheckpointError(
             f"{path} is damaged: its content does not match its digest",
             hint="it was changed after it was written; take another copy, or train again",

@@ -199,3 +199,12 @@ def test_digest_is_the_sha256_of_the_bytes(tmp_path):
     assert weights.digest(tmp_path / "abc") == (
         "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
     )
+
+
+def test_the_same_weights_make_the_same_file(tmp_path):
+    tensors = {"b": torch.ones(3), "a": torch.zeros(2, 2)}
+    for name in ("one", "two"):
+        weights.save(tmp_path / name, tensors, {"kind": "model", "k": 3})
+    files = {(tmp_path / name).read_bytes() for name in ("one", "two")}
+    assert len(files) == 1
+    assert files.pop().count(b"deepclust") == 1
