@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import numpy as np
 import pytest
 
 from deepclust.data.labels import Labels
+from deepclust.files import read_csv
 from deepclust.report import make, page
 from tests.test_page import HOSTILE, a_run, plain_names
 
@@ -156,3 +158,34 @@ def test_a_cell_of_the_table_shows_its_pictures(opened):
     click(opened, ".heat button")
     assert len(texts(opened, "#list .pic")) == 10
     assert opened.get_log("browser") == []
+
+
+def test_edit_mode_saves_a_file_that_the_command_line_takes(opened, tmp_path, cli):
+    where = {"behavior": "allow", "downloadPath": str(tmp_path)}
+    opened.execute_cdp_cmd("Browser.setDownloadBehavior", where)
+    click(opened, "#edit")
+    for group in (0, 1):
+        click(opened, f".card[data-g='{group}'] h3 .open")
+    click(opened, "#merge")
+    click(opened, ".card[data-g='2'] h3 .open")
+    opened.execute_script("document.getElementById('name').value = 'a \"<b>cat</b>\"'")
+    click(opened, "#rename")
+    click(opened, ".pic[data-i='0']")
+    assert texts(opened, "#chosen") == ["1 picture"]
+    opened.execute_script("document.getElementById('target').value = '2'")
+    click(opened, "#move")
+    assert opened.execute_script("return document.getElementById('viewer').open") is False
+    click(opened, "#save")
+    file = tmp_path / "edits.toml"
+    for _ in range(100):
+        if file.exists():
+            break
+        time.sleep(0.05)
+    assert opened.get_log("browser") == []
+    run, base = a_run(tmp_path, [HOSTILE, *plain_names(29)])
+    ran = cli("cluster", run.path, "--k", 3, "--threads", 1, "--edits", file)
+    assert ran.exit_code == 0, ran.stderr
+    assert "not done" not in ran.stderr
+    rows = read_csv(base.with_name("kmeans-3-edited") / "assignments.csv")
+    named = [row["file_name"] for row in rows if row["name"] == 'a "<b>cat</b>"']
+    assert sorted(named) == sorted([HOSTILE, *(f"p{i:03}.png" for i in range(1, 29, 3))])

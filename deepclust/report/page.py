@@ -66,7 +66,7 @@ def write(
 
 def render(run: Run, folder: Path, found: Contents, report: Report | None = None) -> str:
     """Return the page as text."""
-    script = _template("page.js")
+    script = f"(() => {{\n{_template('page.js')}{{\n{_template('edit.js')}}}\n}})();"
     data = _data(found, folder)
     room = contents.limit(found.total) - len(data) - SPARE
     room -= 260 * sum(len(g.near) + len(g.across) + len(g.edge) for g in found.groups)
