@@ -16,7 +16,8 @@ from pathlib import Path
 from tests import hostile
 from tests.faults import draw
 
-QUICK = "--method cc --encoder resnet8 --image-size 32 --epochs 1 --batch-size 4 --threads 1 --workers 0"
+TINY = "--epochs 1 --batch-size 4 --threads 1 --workers 0"
+QUICK = f"--method cc --encoder resnet8 --image-size 32 {TINY}"
 
 AGAIN = f"pretrain good --out run --k 2 {QUICK} --resume"
 
