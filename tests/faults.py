@@ -37,8 +37,7 @@ LIMIT = 60  # seconds for one command
 SIGNALS = {"term": [signal.SIGTERM], "int": [signal.SIGINT], "int int": [signal.SIGINT] * 2}
 EXIT = {"kill": -9, "term": 143, "int": 130, "int int": 130, "full": 5}
 SAME = (
-    "embeddings.npy", "probabilities.npy", "model.safetensors", "images.csv", "skipped.csv",
-    "config.toml",
+    "embeddings.npy", "probabilities.npy", "images.csv", "skipped.csv", "config.toml",
 )  # fmt: skip
 LOADED = (
     "torch._dynamo", "sklearn.cluster", "scipy.optimize", "deepclust.algorithms.kmeans",
@@ -228,8 +227,18 @@ def results(run: Path) -> dict[str, bytes]:
     for line in lines:
         line.pop("images_per_second")
     made["metrics"] = json.dumps(lines).encode()
+    made["model"] = _content(run / "model.safetensors")
     made |= {p.parent.name: p.read_bytes() for p in run.glob("clusters/*/assignments.csv")}
     return made
+
+
+def _content(path: Path) -> bytes:
+    """Return the tensors and the header of a file of weights: safetensors shuffles its metadata."""
+    from deepclust import weights
+
+    tensors, header = weights.load(path)
+    named = [name.encode() + tensors[name].numpy().tobytes() for name in sorted(tensors)]
+    return b"".join(named) + json.dumps(header, sort_keys=True).encode()
 
 
 def halved(run: Path) -> list[str]:
@@ -284,7 +293,7 @@ def trial(
     code, err, _ = server.run(*command(images, run, method, "--resume"), cache=cache)
     if code != 0:
         return [*wrong, f"resume: exit {code}: {err[-300:]}"]
-    server.run("cluster", run, "--threads", 1, cache=cache)
+    server.run("cluster", run, "--k", 3, "--threads", 1, cache=cache)
     made = results(run)
     wrong += [f"differs: {name}" for name in whole if made.get(name) != whole[name]]
     return wrong + [f"left: {p.name}" for p in run.rglob(".*.tmp-*")]
@@ -297,7 +306,7 @@ def reference(
     run, cache = place / "run", place / "cache"
     code, err, events = server.run(*command(images, run, method), cache=cache)
     assert code == 0, err
-    code, err, _ = server.run("cluster", run, "--threads", 1, cache=cache)
+    code, err, _ = server.run("cluster", run, "--k", 3, "--threads", 1, cache=cache)
     assert code == 0, err
     return results(run), events
 
