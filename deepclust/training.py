@@ -93,6 +93,8 @@ def fit(
                     if stop:
                         raise _stopped(run, stop[0])
             speed = seen / max(time.monotonic() - began, 1e-9)
+            # A run that was stopped after its last step comes here without taking one.
+            rate = _rate(train, (epoch + 1) * len(batches) - 1, len(batches), epochs)
             line = _line(epoch, sums, figures, method, train, rate)
             line |= geometry(method, source, device)
             history.append(line | {"images_per_second": round(speed, 1)})
@@ -100,7 +102,7 @@ def fit(
             checkpoint.save(run, method, optimizer, here)
             _write_metrics(run, history)
             _tell(stage, line)
-            if stop and epoch + 1 < epochs:
+            if stop:
                 raise _stopped(run, stop[0])
     return history
 
