@@ -1,6 +1,6 @@
 """Deep clustering of image folders: learn a representation, cluster, check, export.
 
-`pretrain`, `cluster`, `evaluate` and `export` do what the commands of the same names do.
+`pretrain`, `cluster`, `predict`, `evaluate` and `export` do what the commands of the same names do.
 They are loaded on first use (PEP 562), since torch alone takes seconds to import.
 """
 
@@ -12,14 +12,15 @@ if TYPE_CHECKING:
     from deepclust.steps.cluster import cluster
     from deepclust.steps.evaluate import evaluate
     from deepclust.steps.export import export
+    from deepclust.steps.predict import predict
     from deepclust.steps.pretrain import pretrain
 
 __version__ = "0.1.0"
-__all__ = ["__version__", "cluster", "evaluate", "export", "pretrain"]
+__all__ = ["__version__", "cluster", "evaluate", "export", "predict", "pretrain"]
 
 
 def __getattr__(name: str) -> Any:
-    if name in ("pretrain", "cluster", "evaluate", "export"):
+    if name in ("pretrain", "cluster", "predict", "evaluate", "export"):
         from importlib import import_module
 
         return getattr(import_module(f"deepclust.steps.{name}"), name)

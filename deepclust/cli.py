@@ -205,6 +205,44 @@ def cluster(
 
 
 @app.command()
+def predict(
+    run: Annotated[Path, Argument(metavar="RUN", help="A run that has clusters.")],
+    images: Annotated[
+        Path, Argument(metavar="IMAGES", help="Folder of new pictures; those of RUN are left out.")
+    ],
+    clustering: Annotated[str | None, Option(help="Name under clusters/; the newest.")] = None,
+    out: Annotated[
+        Path | None, Option(help="CSV to write; clusters/NAME/predicted-….csv if left out.")
+    ] = None,
+    device: Device = "auto",
+    threads: Threads = None,
+    workers: Workers = 2,
+    json: Json = False,
+) -> None:
+    """Give new pictures to the clusters of a run, and say which look like none of them.
+
+    Example: deepclust predict runs/flowers ./new
+    """
+    from deepclust.steps.predict import predict as step
+    from deepclust.steps.pretrain import Machine
+
+    done = step(
+        run, images, clustering=clustering, out=out,
+        machine=Machine(device, threads, workers), progress=screen.Screen(level),
+    )  # fmt: skip
+    if json:
+        screen.as_json(
+            {"run": done.run.path, "path": done.path, "images": done.images,
+             "skipped": done.skipped, "sizes": done.sizes, "novel": done.novel,
+             "groups": done.groups, "words": done.words}
+        )  # fmt: skip
+        return
+    screen.table(["cluster", "new images"], sorted(done.sizes.items(), key=lambda x: -x[1])[:30])
+    novel = f", {done.novel} perhaps new" if done.novel else ""
+    screen.result(f"{done.images} new images in {len(done.sizes)} clusters{novel}: {done.path}")
+
+
+@app.command()
 def evaluate(
     run: RunArgument = None,
     labels: Annotated[

@@ -26,7 +26,7 @@ from deepclust.data.images import ImageFile
 from deepclust.data.loaders import ahead
 from deepclust.data.store import Rows, RowStore
 from deepclust.device import has_fast_bf16, stream
-from deepclust.errors import UsageError
+from deepclust.errors import CheckpointError, UsageError
 from deepclust.nets import encoders
 from deepclust.nets.encoders import Encoder
 from deepclust.progress import SILENT, Progress
@@ -78,6 +78,19 @@ class Space:
         """Write the fitted whitening, for pictures that arrive later."""
         arrays = {name: torch.from_numpy(array) for name, array in self.recipe.arrays().items()}
         weights.save(path, arrays, {"kind": "whitening", "layers": list(self.layers.items())})
+
+    @staticmethod
+    def load(path: Path, rows: Rows, layers: dict[str, int]) -> Space:
+        """Put features of later pictures into the space that `save` wrote.
+
+        Raises CheckpointError if the file is missing, damaged or of another encoder.
+        """
+        tensors, header = weights.load(path)
+        if header.get("kind") != "whitening" or dict(header["layers"]) != layers:
+            raise CheckpointError(f"{path} is not the whitening of this encoder")
+        fitted = Recipe.from_arrays({name: tensor.numpy() for name, tensor in tensors.items()})
+        # A file of weights keeps no order, and the columns have one.
+        return Space(rows, layers, Recipe({name: fitted.layers[name] for name in layers}))
 
 
 def plain(rows: Rows, layers: dict[str, int]) -> np.ndarray:

@@ -39,11 +39,12 @@ LOCK = ".lock"
 OWN = (
     "run.json", "config.toml", "images.csv", "skipped.csv", "duplicates.csv", "metrics.jsonl",
     "model.safetensors", "embeddings.npy", "probabilities.npy", "whitened.npy",
-    "features.safetensors",
+    "features.safetensors", "perhaps-new.csv", "perhaps-new.npy",
     "edits.toml",
 )  # fmt: skip
 OF_CLUSTERS = (
     "assignments.csv", "centers.npy", "clusters.json", "k.csv", "report.", "confusion.png",
+    "predicted-", "levels.",
 )  # fmt: skip
 
 
