@@ -85,7 +85,7 @@ def test_bfloat16_rounds_end_at_the_inertia_of_float32(monkeypatch):
     x, _ = blobs(3_000, 40, spread=1.5)
     start = x[:80]
     exact = kmeans.fit(x, 80, seed=0, start=start)
-    monkeypatch.setattr(kmeans, "ROUGH_FROM", 0)
+    monkeypatch.setattr(kmeans, "LARGE", 0)
     monkeypatch.setattr(kmeans, "has_fast_bf16", lambda device: True)
     rough = kmeans.fit(x, 80, seed=0, start=start)
     assert rough[2].sum() == pytest.approx(exact[2].sum(), rel=0.02)

@@ -79,9 +79,9 @@ def assemble(x: np.ndarray, label: np.ndarray, confidence: np.ndarray) -> Cluste
 def checked(x: np.ndarray) -> np.ndarray:
     """Return x (N, d) as contiguous float32; raises TrainingError unless all finite and < 1e15."""
     x = np.ascontiguousarray(x, dtype=np.float32)
-    for start in range(0, len(x), 65_536):
+    for start in range(0, len(x), 2_048):
         # NaN fails every comparison, so this one line refuses it too.
-        if not np.abs(x[start : start + 65_536]).max(initial=0) < LIMIT:
+        if not np.abs(x[start : start + 2_048]).max(initial=0) < LIMIT:
             raise TrainingError(
                 "the embeddings hold values that are not finite or beyond 1e15",
                 hint="training went wrong; try a lower learning rate",
