@@ -3,8 +3,8 @@
 The rounds are those of Lloyd; `assign.py` finds the centres. Rows are moved to their mean first,
 which changes no distance and keeps the scores small beside float32's digits.
 
-Large problems stop when a round takes less than 3/10,000 off the inertia, and on a CPU with bfloat16
-units their rounds are in bfloat16. The labels are exact for the centres returned. (First
+Large problems stop when a round takes less than 3/10,000 off the inertia, and on a CPU with
+bfloat16 units their rounds are in bfloat16. The labels are exact for the centres returned. (First
 rounds on a sample were tried and left out: they ended up to 1 % higher.)
 
 Letters: N rows, d columns, k clusters.
