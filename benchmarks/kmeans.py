@@ -70,6 +70,25 @@ CONTESTANTS: dict[str, Callable[[np.ndarray, np.ndarray, int], np.ndarray]] = {
 }
 
 
+def compare(
+    n: int, d: int, k: int, turns: int, iterations: int = 20, noise: float = 1.5
+) -> tuple[dict[str, list[float]], dict[str, float]]:
+    """Run all three in turn from one start; return their CPU seconds and inertias by name."""
+    faiss.omp_set_num_threads(1)
+    threadpool_limits(1)
+    x = embedding(n, d, k, noise)
+    start = x[np.random.default_rng(1).choice(n, k, replace=False)]
+    seconds: dict[str, list[float]] = {name: [] for name in CONTESTANTS}
+    found: dict[str, float] = {}
+    for _ in range(turns):
+        for name, run in CONTESTANTS.items():
+            began = time.process_time()
+            centers = run(x, start, iterations)
+            seconds[name].append(time.process_time() - began)
+            found[name] = found.get(name) or inertia(x, centers)
+    return seconds, found
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--n", type=int, default=100_000)
@@ -80,21 +99,10 @@ def main() -> None:
     parser.add_argument("--noise", type=float, default=1.5, help="spread beside a corner's 1")
     args = parser.parse_args()
     torch.set_num_threads(1)
-    faiss.omp_set_num_threads(1)
-    threadpool_limits(1)
     warnings.simplefilter("ignore")  # scikit-learn warns of centres it did not settle
     print(f"{'n':>8} {'d':>5} {'k':>6}  {'':14}{'CPU s':>8} {'ratio':>7} {'inertia':>9}")
     for d in args.d:
-        x = embedding(args.n, d, args.k, args.noise)
-        start = x[np.random.default_rng(1).choice(args.n, args.k, replace=False)]
-        seconds: dict[str, list[float]] = {name: [] for name in CONTESTANTS}
-        found: dict[str, float] = {}
-        for _ in range(args.rounds):
-            for name, run in CONTESTANTS.items():
-                begin = time.process_time()
-                centers = run(x, start, args.iterations)
-                seconds[name].append(time.process_time() - begin)
-                found[name] = found.get(name) or inertia(x, centers)
+        seconds, found = compare(args.n, d, args.k, args.rounds, args.iterations, args.noise)
         for name in CONTESTANTS:
             ratio = statistics.median(
                 theirs / own

@@ -23,7 +23,7 @@ from deepclust.algorithms.whitening import NEIGHBOURS, Recipe, Taps, fit_recipe
 from deepclust.config import Settings, Views
 from deepclust.data import views as pictures
 from deepclust.data.images import ImageFile
-from deepclust.data.loaders import ahead
+from deepclust.data.loaders import ahead, maker
 from deepclust.data.store import Rows, RowStore
 from deepclust.device import has_fast_bf16, stream
 from deepclust.errors import CheckpointError, UsageError
@@ -222,7 +222,7 @@ def _embedded(
             # Drawn from the picture's name, so that it does not depend on the others.
             drawn = pictures.draw(recipe, count, stream(seed, "cached", rows.files[i].name))
             repeated = np.broadcast_to(squares[at], (count, *squares[at].shape))
-            changed[at] = pictures.apply(repeated, drawn, np.arange(count), side)
+            changed[at] = maker(recipe)(repeated, drawn, np.arange(count), side)
         both = np.concatenate([clean, changed], axis=1)
         return index, pictures.to_tensor(both.reshape(-1, side, side, 3))
 

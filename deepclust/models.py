@@ -62,7 +62,9 @@ def build(
         encoder.precision = precision(chosen.train, device)
         encoder.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         routing.route(encoder)
-        source = Pixels(rows, chosen.views, size, seed=chosen.seed, workers=workers)
+        source = Pixels(
+            rows, chosen.views, size, seed=chosen.seed, workers=workers, device=device
+        )  # fmt: skip
         trunk, width = encoder, encoder.width
     origin = {"name": encoder.name, "origin": encoder.origin, "licence": encoder.licence}
     facts = Facts(len(rows), chosen.k, width)

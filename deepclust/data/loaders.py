@@ -7,6 +7,8 @@ side); what is in a batch does not depend on how many.
 
 from __future__ import annotations
 
+import sys
+import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
@@ -22,6 +24,7 @@ from deepclust.data.store import Rows
 from deepclust.device import stream
 
 CLEAN_BATCH = 128  # fixed: the bits of an embedding depend on the batch it was computed in
+HELD = 2  # references to an array that nobody uses: the list's and that of the question itself
 Loaded = tuple[list[Tensor], Tensor]
 
 
@@ -43,14 +46,20 @@ class Pixels:
     """Pictures from a store, changed at random anew in each epoch.
 
     rows: N squares. side: pixels the encoder sees. workers: threads; 0 prepares nothing ahead.
+    device: where views are made; on a GPU only whole squares travel.
     """
 
-    def __init__(self, rows: Rows, recipe: Views, side: int, *, seed: int, workers: int) -> None:
+    def __init__(
+        self, rows: Rows, recipe: Views, side: int, *, seed: int, workers: int,
+        device: torch.device | None = None,
+    ) -> None:  # fmt: skip
         self.rows = rows
         self.recipe = recipe
         self.side = side
         self.seed = seed
         self.workers = workers
+        self.device = device
+        self.buffers = Buffers()
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -61,12 +70,33 @@ class Pixels:
             for view in range(count)
         ]
 
+        if self.device is not None and self.device.type != "cpu" and not self.recipe.exact:
+            return self._on_device(drawn, order, self.device)
+        apply = maker(self.recipe)
+
         def make(index: np.ndarray) -> Loaded:
-            squares = self.rows[index]
-            made = [views.apply(squares, one, index, self.side) for one in drawn]
-            return [views.to_tensor(view) for view in made], torch.from_numpy(index)
+            squares, shape = self.rows[index], (len(index), self.side, self.side, 3)
+            made = []
+            for one in drawn:
+                levels = apply(squares, one, index, self.side, self.buffers.take(shape, "u1"))
+                made.append(views.to_tensor(levels, self.buffers.take(shape, "<f4")))
+            return made, torch.from_numpy(index)
 
         return ahead(make, order, self.workers)
+
+    def _on_device(
+        self, drawn: list[views.Drawn], order: list[np.ndarray], device: torch.device
+    ) -> Iterator[Loaded]:
+        from deepclust.data import device_views
+
+        def read(index: np.ndarray) -> tuple[Tensor, np.ndarray]:
+            squares = torch.from_numpy(self.rows[index])
+            return (squares.pin_memory() if device.type == "cuda" else squares), index
+
+        for squares, index in ahead(read, order, self.workers):
+            there = squares.to(device, non_blocking=True)
+            made = [device_views.apply(there, one, index, self.side) for one in drawn]
+            yield made, torch.from_numpy(index)
 
     def clean(self) -> Iterator[Tensor]:
         def make(index: np.ndarray) -> Tensor:
@@ -104,6 +134,36 @@ class Features:
     def clean(self) -> Iterator[Tensor]:
         for index in pieces(len(self)):
             yield torch.from_numpy(np.asarray(self.rows[index], np.float32))
+
+
+class Buffers:
+    """Memory for batches, used again once nobody holds it: fresh memory costs more than the views.
+
+    An array is free when this list is all that refers to it; tensors made of it refer to it too.
+    """
+
+    def __init__(self) -> None:
+        self.arrays: list[np.ndarray] = []
+        self.lock = threading.Lock()
+
+    def take(self, shape: tuple[int, ...], dtype: str) -> np.ndarray:
+        """Return an array of this shape and dtype, with anything in it."""
+        with self.lock:
+            for i in range(len(self.arrays)):
+                fits = self.arrays[i].shape == shape and self.arrays[i].dtype == dtype
+                if fits and sys.getrefcount(self.arrays[i]) <= HELD:
+                    return self.arrays[i]
+            self.arrays.append(np.empty(shape, dtype))
+            return self.arrays[-1]
+
+
+def maker(recipe: Views) -> Callable[..., np.ndarray]:
+    """Return `views.apply`, or its exact form where the recipe asks for it."""
+    if recipe.exact:
+        from deepclust.data import exact
+
+        return exact.apply
+    return views.apply
 
 
 def pieces(n: int, size: int = CLEAN_BATCH) -> list[np.ndarray]:
