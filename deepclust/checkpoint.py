@@ -7,6 +7,7 @@ with its SHA-256; the one before is kept, so that one is always whole.
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from deepclust import weights
-from deepclust.errors import CheckpointError
+from deepclust.errors import CheckpointError, OutputError
 from deepclust.run import Run
 
 VERSION = 1
@@ -35,6 +36,20 @@ class Position:
     sums: dict[str, float] = field(default_factory=dict)
     figures: dict[str, float] = field(default_factory=dict)
     history: tuple[dict[str, Any], ...] = ()
+
+
+def check_room(run: Run, method: nn.Module) -> None:
+    """Raise OutputError if the disk has no room for three checkpoints: two kept, one being made."""
+    size = sum(t.numel() * t.element_size() for t in method.state_dict().values())
+    # The optimiser keeps up to two numbers for each weight; what an earlier try left is room too.
+    there = sum(path.stat().st_size for path in run.path.glob("checkpoint-*.safetensors"))
+    need, free = 3 * 3 * size - there, shutil.disk_usage(run.path).free
+    if need > free:
+        raise OutputError(
+            f"no space for {run.path}: its checkpoints may take {need / 1e6:.1f} MB more, and "
+            f"{free / 1e6:.1f} MB are free",
+            hint="make room and run the same command again with --resume",
+        )
 
 
 def save(run: Run, method: nn.Module, optimizer: torch.optim.Optimizer, at: Position) -> None:

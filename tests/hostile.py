@@ -6,6 +6,7 @@ names, links and special files. A test that runs a command on either knows what 
 
 from __future__ import annotations
 
+import base64
 import io
 import os
 import struct
@@ -57,6 +58,31 @@ def png(width: int, height: int, rows: bytes = b"", *, depth: int = 8, colour: i
     return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + body + chunk(b"IEND", b"")
 
 
+def promised(kind: str, width: int, height: int) -> bytes:
+    """A small picture whose header says that it is a large one."""
+    data = bytearray(encode(scene(), kind))
+    if kind == "GIF":
+        data[6:10] = struct.pack("<HH", width, height)
+    elif kind == "AVIF":
+        at = data.index(b"ispe") + 8
+        data[at : at + 8] = struct.pack(">II", width, height)
+    else:  # lossless WebP: 14 bits each after a byte of signature
+        data = bytearray(encode(scene(), kind, lossless=True))
+        at = data.index(b"VP8L") + 9
+        bits = int.from_bytes(data[at : at + 4], "little") >> 28 << 28
+        data[at : at + 4] = (bits | (width - 1) | (height - 1) << 14).to_bytes(4, "little")
+    return bytes(data)
+
+
+ARITHMETIC = base64.b64decode(
+    "/9j/4AAQSkZJRgABAQAAAQABAAD/2wBDAAYEBQYFBAYGBQYHBwYIChAKCgkJChQODwwQFxQYGBcUFhYaHSUfGhsjHBYWIC"
+    "wgIyYnKSopGR8tMC0oMCUoKSj/2wBDAQcHBwoIChMKChMoGhYaKCgoKCgoKCgoKCgoKCgoKCgoKCgoKCgoKCgoKCgoKCgo"
+    "KCgoKCgoKCgoKCgoKCgoKCj/yQARCAAQABgDASIAAhEBAxEB/8wACgAQEAUBEBEF/9oADAMBAAIRAxEAPwD/AMp5eLw9f2"
+    "5Mc6zOe7eMkbYHkll+XRc3fABjtI8iu00ROJjBorU/fUfCqA5Dxog5vtmvrzIiiD+O262jIp4DS/cqrGR9Qr26CyOud9uI"
+    "AGQmN/30de0Xq2FA/9k="
+)
+
+
 def turned(picture: np.ndarray, orientation: int, kind: str = "JPEG") -> bytes:
     exif = Image.Exif()
     exif[274] = orientation
@@ -92,6 +118,17 @@ def pictures() -> dict[str, Case]:
 
     flipped = good_png[:29] + bytes([good_png[29] ^ 1]) + good_png[30:]  # checksum of IHDR
     dot = png(1, 1, b"\0\0", colour=0)
+    looped = bytearray(encode(frames[0], "TIFF"))
+    ifd = int.from_bytes(looped[4:8], "little")
+    end = ifd + 2 + 12 * int.from_bytes(looped[ifd : ifd + 2], "little")
+    looped[end : end + 4] = looped[4:8]  # the page after the first is the first
+    moving = encode(frames[0], "GIF", save_all=True, append_images=frames[1:])
+    whole_rows = b"".join(b"\0" + row.tobytes() for row in a)
+    odd_check = bytearray(png(*SIZE, whole_rows))
+    odd_check[-13] ^= 1  # the last byte of the checksum of IDAT; IEND is 12 bytes
+    packing = png(*SIZE, whole_rows).replace(b"\x08\x02\0\0\0", b"\x08\x02\x07\0\0")
+    holes = (grey / 255).astype(np.float32)
+    holes[0, 0] = np.nan
     text = chunk(b"zTXt", b"k\0\0" + zlib.compress(b"a" * 2**23, 9))
     return {
         "plain.jpg": read(jpeg),
@@ -129,6 +166,22 @@ def pictures() -> dict[str, Case]:
             encode(rgb, "JPEG", quality=95, exif=b"Exif\0\0II*\0\xff\xff\xff")
         ),
         "icc_rubbish.jpg": read(encode(rgb, "JPEG", quality=95, icc_profile=b"rubbish")),
+        "arithmetic.jpg": read(ARITHMETIC, None, (24, 16)),
+        "moving.webp": read(
+            encode(frames[0], "WEBP", lossless=True, save_all=True, append_images=frames[1:])
+        ),
+        "cut_in_its_second_frame.gif": read(moving[: len(moving) * 3 // 5], None),
+        "page_without_end.tiff": read(bytes(looped)),
+        "float_with_holes.tiff": read(encode(holes, "TIFF"), None),
+        "whole_numbers.tiff": read(encode(grey.astype(np.int32), "TIFF"), level),
+        "zip_behind.jpg": read(jpeg + b"PK\3\4" + b"\0" * 26 + b"a" + b"PK\5\6" + b"\0" * 18),
+        "odd_checksum.png": read(bytes(odd_check), None),
+        "few_rows.png": Case(png(*SIZE, whole_rows[:500]), "truncated"),
+        "odd_packing.png": Case(packing, "damaged"),
+        "bomb_of_10_thousand_million.png": Case(png(100_000, 100_000), "too many pixels"),
+        "wide.gif": Case(promised("GIF", 65535, 65535), "too many pixels"),
+        "large.webp": Case(promised("WEBP", 10_000, 8_000), "too many pixels"),
+        "large.avif": Case(promised("AVIF", 10_000, 8_000), "too many pixels"),
         "empty.jpg": Case(b"", "not an image"),
         "zeros.png": Case(b"\0" * 500, "not an image"),
         "page.png": Case(b"<!doctype html><title>404</title>", "not an image"),

@@ -11,7 +11,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from itertools import islice
@@ -24,19 +24,35 @@ from deepclust.data.reader import Unreadable, read_square
 
 BATCH = 32
 AHEAD = 8  # batches in flight for each worker
+FEW = 2  # workers that are no harm on any machine
 Decoded = list[np.ndarray | str]
 
 
 def decode_all(
-    files: Sequence[ImageFile], side: int, *, fit: str, max_pixels: int, workers: int
+    files: Sequence[ImageFile],
+    side: int,
+    *,
+    fit: str,
+    max_pixels: int,
+    workers: int,
+    warn: Callable[[str], None] = lambda text: None,
 ) -> Iterator[tuple[ImageFile, np.ndarray | str]]:
-    """Yield each picture with its square (side, side, 3) uint8, or with the reason it has none."""
+    """Yield each picture with its square (side, side, 3) uint8, or with the reason it has none.
+
+    workers: processes; no more are started than the machine has cores, or two.
+    warn: is told in words when there are fewer than asked for.
+    """
+    most = max(_cores(), FEW)
+    if workers > most:
+        warn(f"{workers} workers were asked for, {most} read pictures: as many as cores")
+        workers = most
     batches = [list(files[at : at + BATCH]) for at in range(0, len(files), BATCH)]
     start = 0
     while start < len(batches):
         try:
             pool = _pool(min(workers, len(batches) - start)) if workers else None
-        except OSError:  # no shared memory for the queues between processes
+        except OSError as error:  # no shared memory for the queues between processes
+            warn(f"pictures are read in this process: no other can be started, {error}")
             pool = None
         if pool is None:
             for file in files[start * BATCH :]:
@@ -48,13 +64,16 @@ def decode_all(
                 start += 1
         except BrokenProcessPool:
             pool.shutdown(wait=False, cancel_futures=True)
-            for file in batches[start]:
-                yield file, _alone(file, side, fit, max_pixels)
+            yield from zip(batches[start], _one_by_one(batches[start], side, fit, max_pixels))
             start += 1
         else:
             pool.shutdown()
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _in_order(
@@ -72,12 +91,21 @@ def _in_order(
         waiting += [submit(batch) for batch in islice(rest, 1)]
 
 
-def _alone(file: ImageFile, side: int, fit: str, max_pixels: int) -> np.ndarray | str:
-    with _pool(1) as pool:
-        try:
-            return pool.submit(_decode, [file.path], side, fit, max_pixels).result()[0]
-        except BrokenProcessPool:
-            return "decoder crashed"
+def _one_by_one(
+    batch: list[ImageFile], side: int, fit: str, max_pixels: int
+) -> Iterator[np.ndarray | str]:
+    """Decode in another process that has one picture at a time, so that a crash is that one's."""
+    pool = _pool(1)
+    try:
+        for file in batch:
+            try:
+                yield pool.submit(_decode, [file.path], side, fit, max_pixels).result()[0]
+            except BrokenProcessPool:
+                yield "decoder crashed"
+                pool.shutdown(wait=False)
+                pool = _pool(1)
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
 
 
 def _pool(workers: int) -> ProcessPoolExecutor:

@@ -23,12 +23,13 @@ from PIL import ExifTags, Image
 
 NOT_ALLOWED, NOT_SUPPORTED = "format not allowed", "format not supported"
 LEAVES = "link leaves the folder"
+TOO_MANY = "too many pixels"
 REASONS = (
     "not an image",
     "truncated",
     "damaged",
     "pixel type",
-    "too many pixels",
+    TOO_MANY,
     "file too large",
     "not enough memory",
     NOT_ALLOWED,
@@ -38,9 +39,12 @@ REASONS = (
     "vanished",
     LEAVES,
     "not a regular file",
+    "decoder crashed",
 )
 MAX_PIXELS = 89_478_485
 MAX_BYTES = 256 * 2**20
+# Decoders that hold several copies of a picture: a pixel of theirs counts as that many.
+COPIES = {"WEBP": 4, "AVIF": 3}
 BAND = 2**20  # pixels
 FORMATS = ("JPEG", "PNG", "GIF", "BMP", "TIFF", "WEBP", "PPM", "AVIF")
 FITS = ("auto", "stretch", "pad", "crop")
@@ -115,7 +119,8 @@ def read_image(path: Path, *, side: int | None = None, max_pixels: int = MAX_PIX
     side: the picture will be shrunk to this many pixels, so that a large one may come out smaller
     than it is, by a whole factor, its shorter side at least 2·side (the reduction is a box average,
     on JPEG a scaled inverse DCT; what follows is then as good as from the full picture).
-    max_pixels: a picture with more is refused from its header.
+    max_pixels: a picture with more is refused from its header; a pixel of WebP counts as four and
+    one of AVIF as three, as their decoders need so much more memory.
     16-bit grey is scaled by its container; 32-bit and float pixels are scaled by 1, 255 or 65535 if
     all lie between 0 and that, else from their smallest to their largest.
     The result's `info` holds `transparent`, True if any pixel was not opaque, and no metadata.
@@ -231,7 +236,10 @@ def _regular(path: Path) -> Iterator[BinaryIO]:
 
 def _open(file: BinaryIO, max_pixels: int) -> Image.Image:
     with _strict(max_pixels):
-        return Image.open(file, formats=FORMATS)
+        image = Image.open(file, formats=FORMATS)
+    if image.width * image.height * COPIES.get(image.format or "", 1) > max_pixels:
+        raise Unreadable(TOO_MANY)
+    return image
 
 
 def _orientation(image: Image.Image) -> int:
@@ -249,7 +257,7 @@ def _to_rgb(image: Image.Image, factor: int) -> Image.Image:
     """Convert to 8-bit RGB on white and shrink by a whole factor, in bands of rows.
 
     Bands keep a picture of the largest size allowed within 400 MB: only the decoded picture is
-    ever whole, not its copies. (A WebP of that size takes 1.4 GB: its decoder keeps four copies.)
+    ever whole, not its copies.
     """
     clear = False
     if image.mode == "RGB" and not image.has_transparency_data:
@@ -321,7 +329,7 @@ def _reason(error: Exception, path: Path) -> str:
     if isinstance(error, MemoryError):
         return "not enough memory"
     if isinstance(error, (Image.DecompressionBombError, Image.DecompressionBombWarning)):
-        return "too many pixels"
+        return TOO_MANY
     if isinstance(error, OSError) and error.errno == errno.ENXIO:
         return "not a regular file"
     kind = sniff(head_of(path))

@@ -25,6 +25,7 @@ import numpy as np
 from deepclust import files
 from deepclust.data.decode import decode_all
 from deepclust.data.images import ImageFile, Listing, Skipped
+from deepclust.data.reader import MAX_PIXELS, TOO_MANY
 from deepclust.errors import OutputError
 from deepclust.progress import SILENT, Progress
 
@@ -59,13 +60,24 @@ class RowStore:
     @contextlib.contextmanager
     def opened(kind: str, key: Iterable[object], shape: Sequence[int], dtype: str) -> Iterator:
         """Open the store of `kind` for what `key` describes, waiting for other processes."""
-        text = "\x1f".join(str(part) for part in (VERSION, *key, *shape, dtype))
-        name = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:24]
-        store = RowStore(cache_folder() / kind / name, shape, dtype)
+        store = RowStore._named(kind, key, shape, dtype)
         files.make_folder(store.folder)
         with _exclusive(store.folder / ".lock"):
             store._load()
             yield store
+
+    @staticmethod
+    def as_it_is(kind: str, key: Iterable[object], shape: Sequence[int], dtype: str) -> RowStore:
+        """Return the store to read from, without waiting: rows that are listed never change."""
+        store = RowStore._named(kind, key, shape, dtype)
+        store._load()
+        return store
+
+    @staticmethod
+    def _named(kind: str, key: Iterable[object], shape: Sequence[int], dtype: str) -> RowStore:
+        text = "\x1f".join(str(part) for part in (VERSION, *key, *shape, dtype))
+        name = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:24]
+        return RowStore(cache_folder() / kind / name, shape, dtype)
 
     def _load(self) -> None:
         try:
@@ -175,7 +187,7 @@ def load_pixels(
     side: int,
     *,
     fit: str = "auto",
-    max_pixels: int = 89_478_485,
+    max_pixels: int = MAX_PIXELS,
     workers: int = 2,
     progress: Progress = SILENT,
 ) -> tuple[Rows, list[Skipped]]:
@@ -183,14 +195,17 @@ def load_pixels(
 
     workers: processes that decode; 0 decodes in this one.
     """
-    key = (listing.root.resolve(), side, fit, max_pixels)
-    with RowStore.opened("pixels", key, (side, side, 3), "u1") as store:
+    with RowStore.opened(*_pixels(listing.root, side, fit, max_pixels)) as store:
         new = [file for file in listing.files if store.known(file) is None]
         if new:
             store.check_space(len(new))
             with progress.stage("read", total=len(new), unit="images") as stage:
-                decoded = decode_all(new, side, fit=fit, max_pixels=max_pixels, workers=workers)
+                decoded = decode_all(
+                    new, side, fit=fit, max_pixels=max_pixels, workers=workers, warn=progress.warn
+                )
                 store.append(_counted(decoded, stage))
+            if changed := sum(map(_changed, new)):
+                progress.warn(f"{changed} files were changed or removed while they were read")
         used, rows, skipped = [], [], list(listing.skipped)
         for file in listing.files:
             row = store.known(file)
@@ -199,7 +214,29 @@ def load_pixels(
                 rows.append(row)
             else:
                 skipped.append(Skipped(file.name, row or "vanished"))
+        if count := sum(one.reason == TOO_MANY for one in skipped):
+            progress.say(
+                f"{count} pictures have too many pixels: --set data.max_pixels=N allows more than "
+                f"{max_pixels}, where a pixel of WebP counts as four and one of AVIF as three"
+            )
         return Rows(used, np.array(rows, dtype=np.int64), store.array()), skipped
+
+
+def stored_pixels(root: Path, side: int, *, fit: str, max_pixels: int) -> RowStore:
+    """Return what `load_pixels` has decoded of a folder so far; may hold nothing."""
+    return RowStore.as_it_is(*_pixels(root, side, fit, max_pixels))
+
+
+def _pixels(root: Path, side: int, fit: str, max_pixels: int) -> tuple:
+    return "pixels", (root.resolve(), side, fit, max_pixels), (side, side, 3), "u1"
+
+
+def _changed(file: ImageFile) -> bool:
+    try:
+        info = file.path.stat()
+    except OSError:
+        return True
+    return (info.st_size, info.st_mtime_ns) != (file.size, file.mtime_ns)
 
 
 def _counted(pairs: Iterable, stage: object) -> Iterator:

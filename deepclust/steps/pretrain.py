@@ -10,18 +10,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from deepclust import __version__, files
-from deepclust.errors import CheckpointError, DataError, UsageError
+from deepclust.errors import CheckpointError, UsageError
 from deepclust.progress import SILENT, Progress
-from deepclust.run import HOME, Run, fingerprint
+from deepclust.run import Run
+from deepclust.steps import intake
 
 if TYPE_CHECKING:
     import torch
 
     from deepclust.config import Settings
-    from deepclust.data.images import Listing, Skipped
     from deepclust.data.store import Rows
-
-LOUD = 0.05  # share of skipped pictures from which on the warning is loud
 
 
 @dataclass(frozen=True)
@@ -136,7 +134,7 @@ def _begin(
     start = None if init_from is None else Path(init_from).expanduser().resolve()
     if start is not None and not start.exists():
         raise UsageError(f"--init-from {init_from}: it does not exist")
-    listing = find(images, asked, place, asked.k)
+    listing = intake.find(images, asked, place, asked.k)
     seen, chose = plan.survey(listing), []
     if not any("method" in layer for layer in job.layers):
         name, why = plan.better_method(asked, seen)
@@ -156,8 +154,8 @@ def _begin(
         files.write_text(run.path / "config.toml", to_toml(chosen))
         for line in [f"run: {run.path}", *said]:
             job.progress.say(line)
-        rows, skipped = decode(listing, chosen, job.workers, job.progress)
-        record(run, listing, rows, skipped, chosen.k, job.strict, job.progress)
+        rows, skipped = intake.decode(listing, chosen, job.workers, job.progress)
+        intake.record(run, listing, rows, skipped, chosen.k, job.strict, job.progress)
         return _train(run, chosen, rows, len(skipped), False, job)
 
 
@@ -165,98 +163,6 @@ def _present(given: dict[str, Any]) -> dict[str, Any]:
     """Drop what was not given."""
     kept = {key: _present(v) if isinstance(v, dict) else v for key, v in given.items()}
     return {key: value for key, value in kept.items() if value is not None and value != {}}
-
-
-def find(images: Path, asked: Settings, out: Path, k: int | None = None) -> Listing:
-    """List the pictures of a folder; what we write below it is none.
-
-    Raises DataError if there is no picture, or not more than k.
-    """
-    from deepclust.data.images import find_images
-
-    listing = find_images(
-        images, follow_links=asked.data.follow_links, exclude=[out, HOME, "exports"]
-    )
-    if not listing.files:
-        seen = len(listing.skipped) + listing.ignored
-        raise DataError(
-            f"{images} holds no images" + (f" among {seen} files" if seen else ""),
-            hint="JPEG, PNG, WebP, BMP, GIF, TIFF and AVIF are read, in all sub-folders",
-        )
-    _enough(images, len(listing.files), k)
-    return listing
-
-
-def _enough(images: Path, count: int, k: int | None) -> None:
-    if k is not None and k >= count:
-        raise DataError(f"--k {k} needs more than {k} images, {images} has {count}")
-
-
-def decode(
-    listing: Listing, chosen: Settings, workers: int, progress: Progress
-) -> tuple[Rows, list[Skipped]]:
-    """Decode every picture once; return the squares and what was skipped."""
-    from deepclust.data.store import load_pixels, store_side
-
-    return load_pixels(
-        listing, store_side(chosen.encoder.image_size or 128), fit=chosen.data.fit,
-        max_pixels=chosen.data.max_pixels, workers=workers, progress=progress,
-    )  # fmt: skip
-
-
-def record(
-    run: Run, listing: Listing, rows: Rows, skipped: list[Skipped], k: int | None, strict: bool,
-    progress: Progress,
-) -> None:  # fmt: skip
-    """Write images.csv and skipped.csv, and say how many pictures there are.
-
-    Raises DataError for fewer than two pictures, or not more than k, or any skipped if strict.
-    """
-    names = [file.name for file in rows.files]
-    table = sorted((one.name, one.reason) for one in skipped)
-    files.write_csv(
-        run.path / "skipped.csv", ["file_name", "reason"],
-        [(files.path_cell(name), reason) for name, reason in table],
-    )  # fmt: skip
-    files.write_csv(
-        run.path / "images.csv", ["file_name"], [[files.path_cell(name)] for name in names]
-    )
-    run.update(
-        images={
-            "root": str(listing.root.resolve()),
-            "found": len(names) + len(skipped) + listing.ignored,
-            "used": len(names), "skipped": len(skipped), "ignored": listing.ignored,
-            "fingerprint": _fingerprint(rows),
-        }
-    )  # fmt: skip
-    for note in listing.notes:
-        progress.say(note)
-    _tell(run, len(names), table, strict, progress)
-    if len(names) < 2:
-        first = f"; the first skipped: {table[0][0]}, {table[0][1]}" if table else ""
-        raise DataError(
-            f"{listing.root} has {len(names)} usable image{'s' * (len(names) != 1)}, at least 2 "
-            f"are needed{first}"
-        )
-    _enough(listing.root, len(names), k)
-
-
-def _fingerprint(rows: Rows) -> str:
-    return fingerprint([file.name for file in rows.files], [file.size for file in rows.files])
-
-
-def _tell(
-    run: Run, used: int, skipped: list[tuple[str, str]], strict: bool, progress: Progress
-) -> None:
-    for name, reason in skipped[:5]:
-        progress.say(f"skipped {name}: {reason}")
-    if len(skipped) > 5:
-        progress.say(f"skipped {len(skipped) - 5} more, see {run.path / 'skipped.csv'}")
-    progress.say(f"{used} images" + (f", {len(skipped)} skipped" if skipped else ""))
-    if skipped and strict:
-        raise DataError(f"{len(skipped)} files were skipped, see {run.path / 'skipped.csv'}")
-    if len(skipped) > LOUD * (used + len(skipped)):
-        progress.warn(f"{len(skipped)} of {used + len(skipped)} pictures cannot be used")
 
 
 def machine_facts(device: torch.device, threads: int) -> dict[str, Any]:
@@ -273,7 +179,7 @@ def machine_facts(device: torch.device, threads: int) -> dict[str, Any]:
 def _train(
     run: Run, chosen: Settings, rows: Rows, skipped: int, resume: bool, job: Job
 ) -> Pretrained:  # fmt: skip
-    from deepclust import training
+    from deepclust import checkpoint, training
     from deepclust.algorithms.whitening import smooth
     from deepclust.models import build, initialise
 
@@ -287,6 +193,7 @@ def _train(
     )  # fmt: skip
     model = build(run, chosen, rows, job.device, job.workers, job.progress)
     method = model.method
+    checkpoint.check_room(run, method)
     start = run.info.get("init_from")
     if start is not None and not (resume and run.info.get("checkpoints")):
         initialise(method, Path(start), job.progress)
@@ -345,7 +252,8 @@ def _resume(run: Run, images: Path | None, job: Job) -> Pretrained:
     old, new = settings(cls.Config, [before]), settings(cls.Config, [before, *job.layers])
     _same(old, new)
     info = run.info
-    if info.get("status") == "pretrained" and new == old and run.whole():
+    moved = images is not None and str(images.resolve()) != info.get("source")
+    if info.get("status") == "pretrained" and new == old and not moved and run.whole():
         job.progress.say(f"{run.path} is complete")
         counts = info["images"]
         return Pretrained(
@@ -358,11 +266,11 @@ def _resume(run: Run, images: Path | None, job: Job) -> Pretrained:
             "will not be the same bits"
         )
     with run.locked():
-        listing = find(source, new, run.path)
-        rows, skipped = decode(listing, new, job.workers, job.progress)
+        listing = intake.find(source, new, run.path)
+        rows, skipped = intake.decode(listing, new, job.workers, job.progress)
         if "images" in run.info:
             _same_images(run, rows)
-        record(run, listing, rows, skipped, new.k, job.strict, job.progress)
+        intake.record(run, listing, rows, skipped, new.k, job.strict, job.progress)
         if new != old:
             # The seal goes before what it is of, so that a crash in between leaves a run to open.
             sealed = run.info.get("files", {})
@@ -373,7 +281,7 @@ def _resume(run: Run, images: Path | None, job: Job) -> Pretrained:
 
 def _same_images(run: Run, rows: Rows) -> None:
     """Refuse to go on with other pictures."""
-    if _fingerprint(rows) != run.info["images"]["fingerprint"]:
+    if intake.content(rows) != run.info["images"]["fingerprint"]:
         earlier, now = set(run.names), {file.name for file in rows.files}
         raise CheckpointError(
             f"{run.image_root} is not what the run began with: {len(now - earlier)} images "
