@@ -14,6 +14,9 @@ class Stage:
     def advance(self, done: int = 1) -> None:
         """Count `done` more units."""
 
+    def skip(self, done: int) -> None:
+        """Count units that an earlier command has done: they say nothing about the speed."""
+
     def note(self, text: str) -> None:
         """Show a short text beside the bar, such as the current loss."""
 
@@ -32,6 +35,16 @@ class Progress:
 
     def warn(self, text: str) -> None:
         """A line that a person must see."""
+
+
+def duration(seconds: float) -> str:
+    """Return a time in words: 8 s, 3 min 20 s, 2 h 5 min."""
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60} s"
+    return f"{whole // 3600} h {whole % 3600 // 60} min"
 
 
 SILENT = Progress()

@@ -15,12 +15,12 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from deepclust.errors import DeepclustError
-from deepclust.progress import Progress, Stage
+from deepclust.progress import Progress, Stage, duration
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.progress import Progress as Bars
-    from rich.progress import TaskID
+    from rich.progress import ProgressColumn, TaskID
 
 EVERY = 10.0  # seconds between two plain lines of progress
 
@@ -73,10 +73,24 @@ def _bars() -> Bars:
         progress.TextColumn("{task.description}", markup=False),
         progress.BarColumn(),
         progress.TextColumn("{task.completed}/{task.total} {task.fields[unit]}", markup=False),
+        _speed()(),
         progress.TimeRemainingColumn(elapsed_when_finished=True),
         progress.TextColumn("{task.fields[note]}", markup=False),
         console=Console(stderr=True),
     )
+
+
+def _speed() -> type[ProgressColumn]:
+    """Return the column that shows units a second."""
+    from rich.progress import ProgressColumn, Task
+    from rich.text import Text
+
+    class Speed(ProgressColumn):
+        def render(self, task: Task) -> Text:
+            speed = task.finished_speed or task.speed
+            return Text(f"{pace(speed)} {task.fields['unit']}/s" if speed else "")
+
+    return Speed
 
 
 class _Bar(Stage):
@@ -86,6 +100,9 @@ class _Bar(Stage):
 
     def advance(self, done: int = 1) -> None:
         self.bars.advance(self.task, done)
+
+    def skip(self, done: int) -> None:
+        self.bars.reset(self.task, completed=done)
 
     def note(self, text: str) -> None:
         self.bars.update(self.task, note=safe(text))
@@ -104,8 +121,14 @@ class _Lines(Stage):
         now = time.monotonic()
         if now - self.shown >= EVERY and self.total:
             self.shown = now
-            left = (now - self.began) * (self.total - self.done) / max(self.done, 1)
-            self._print(f"{self.done}/{self.total} {self.unit}, {duration(left)} left")
+            speed = max(self.done - self.first, 1) / (now - self.began)
+            left = duration((self.total - self.done) / speed)
+            self._print(
+                f"{self.done}/{self.total} {self.unit}, {pace(speed)} {self.unit}/s, {left} left"
+            )
+
+    def skip(self, done: int) -> None:
+        self.done = self.first = done
 
     def note(self, text: str) -> None:
         self.text = text
@@ -120,14 +143,9 @@ class _Lines(Stage):
         print(f"{self.name}: {what}{note}", file=sys.stderr, flush=True)
 
 
-def duration(seconds: float) -> str:
-    """Return a time in words: 8 s, 3 min 20 s, 2 h 5 min."""
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60} s"
-    return f"{whole // 3600} h {whole % 3600 // 60} min"
+def pace(speed: float) -> str:
+    """Return a number of units a second with as many digits as mean something."""
+    return f"{speed:,.0f}" if speed >= 10 else f"{speed:.2g}"
 
 
 def console() -> Console:

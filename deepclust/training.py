@@ -27,11 +27,14 @@ from deepclust.data.loaders import Source
 from deepclust.device import stream, torch_stream
 from deepclust.errors import Stopped, TrainingError
 from deepclust.methods.base import Batch, Method
-from deepclust.progress import SILENT, Progress, Stage
+from deepclust.progress import SILENT, Progress, Stage, duration
 from deepclust.run import Run
 
 SAMPLE = 256  # pictures on which the geometry of the embedding is watched
 SAVE_SECONDS = 600  # between two checkpoints within an epoch
+EPOCH_SECONDS = 1.0  # between two checkpoints at the end of epochs, which may take far less
+FORECAST_SECONDS = 3.0  # of training, from which its whole time is told
+LONG = 3600.0  # seconds from which cheaper settings are named
 COLLAPSED = 0.02  # nats: an instance loss this close to log(2n − 1) has learnt nothing
 
 
@@ -61,8 +64,10 @@ def fit(
     history, sums, figures = list(at.history), dict(at.sums), dict(at.figures)
     _write_metrics(run, history)
     total, done = epochs * len(batches), at.epoch * len(batches) + at.step
+    saved = -math.inf
     with _signals() as stop, progress.stage("train", total=total, unit="steps") as stage:
-        stage.advance(done)
+        stage.skip(done)
+        forecast = _Forecast(progress, total - done, epochs - at.epoch)
         for epoch in range(at.epoch, epochs):
             first = at.step if epoch == at.epoch else 0
             order = stream(seed, "order", epoch).permutation(len(source))
@@ -71,7 +76,7 @@ def fit(
                 sums = {}
                 draws = torch_stream(seed, "epoch", epoch)
                 figures = method.on_epoch(epoch, lambda: embed_all(method, source, device), draws)
-            began, saved, seen = time.monotonic(), time.monotonic(), 0
+            began, within, seen = time.monotonic(), time.monotonic(), 0
             method.train()
             loaded = source.batches(epoch, chosen[first:], method.views)
             for step, (views, index) in enumerate(loaded, start=first):
@@ -84,12 +89,15 @@ def fit(
                     sums[name] = sums.get(name, 0.0) + value * len(index)
                 sums["images"] = sums.get("images", 0.0) + len(index)
                 seen += len(index)
+                now = time.monotonic()
                 stage.advance()
-                stage.note(f"epoch {epoch + 1}/{epochs} " + _short(terms))
-                if stop or time.monotonic() - saved > SAVE_SECONDS:
+                rated = f"{seen / max(now - began, 1e-9):.0f} images/s"
+                stage.note(f"epoch {epoch + 1}/{epochs}, loss {terms['total']:.3f}, {rated}")
+                forecast.step(now)
+                if stop or now - within > SAVE_SECONDS:
                     here = Position(epoch, step + 1, sums, figures, tuple(history))
                     checkpoint.save(run, method, optimizer, here)
-                    saved = time.monotonic()
+                    saved = within = time.monotonic()
                     if stop:
                         raise _stopped(run, stop[0])
             speed = seen / max(time.monotonic() - began, 1e-9)
@@ -98,13 +106,53 @@ def fit(
             line = _line(epoch, sums, figures, method, train, rate)
             line |= geometry(method, source, device)
             history.append(line | {"images_per_second": round(speed, 1)})
-            here = Position(epoch + 1, history=tuple(history))
-            checkpoint.save(run, method, optimizer, here)
-            _write_metrics(run, history)
+            # A checkpoint takes longer than an epoch on features of a small folder. What a crash
+            # can cost is a second, and the first and the last epoch are always kept.
+            if stop or epoch + 1 == epochs or time.monotonic() - saved >= EPOCH_SECONDS:
+                here = Position(epoch + 1, history=tuple(history))
+                checkpoint.save(run, method, optimizer, here)
+                _write_metrics(run, history)
+                saved = time.monotonic()
             _tell(stage, line)
             if stop:
                 raise _stopped(run, stop[0])
     return history
+
+
+class _Forecast:
+    """Tells how long training will take, once it has run for some seconds.
+
+    The first step is not counted: it loads what the others find in place.
+    """
+
+    def __init__(self, progress: Progress, steps: int, epochs: int) -> None:
+        self.progress = progress
+        self.steps = steps
+        self.epochs = epochs
+        self.taken = 0
+        self.began = 0.0
+        self.told = False
+
+    def step(self, now: float) -> None:
+        """Count a step that ended at `now` (seconds)."""
+        if self.taken == 0:
+            self.began = now
+        self.taken += 1
+        spent = now - self.began
+        if self.told or spent < FORECAST_SECONDS:
+            return
+        self.told = True
+        whole = spent / (self.taken - 1) * self.steps
+        if whole < 3 * FORECAST_SECONDS:
+            return
+        self.progress.say(f"training takes about {duration(whole)} on this machine")
+        if whole > LONG:
+            fitting = int(self.epochs * LONG / whole)
+            shorter = f"--epochs {fitting} fits into an hour; " if fitting else ""
+            self.progress.say(
+                f"cheaper: {shorter}half the --image-size takes about a quarter of the time; "
+                "--encoder lite0 learns on features of a trained network, in minutes"
+            )
 
 
 def _step(
@@ -258,10 +306,6 @@ def _tell(stage: Stage, line: dict[str, Any]) -> None:
         parts.append(f"{line['instance_gap']:.2f} nats above collapse")
     parts.append(f"{line['effective_rank']:.0f} directions")
     stage.note(", ".join(parts))
-
-
-def _short(terms: dict[str, float]) -> str:
-    return f"loss {terms['total']:.3f}"
 
 
 def _write_metrics(run: Run, history: list[dict[str, Any]]) -> None:

@@ -33,9 +33,12 @@ import numpy as np
 from PIL import Image
 
 ROOT = Path(__file__).parent.parent
+BALLAST = "ballast"
 LIMIT = 60  # seconds for one command
-SIGNALS = {"term": [signal.SIGTERM], "int": [signal.SIGINT], "int int": [signal.SIGINT] * 2}
-EXIT = {"kill": -9, "term": 143, "int": 130, "int int": 130, "full": 5}
+SIGNALS = {
+    "term": [signal.SIGTERM], "hup": [signal.SIGHUP], "int": [signal.SIGINT], "int int": [signal.SIGINT] * 2,
+}  # fmt: skip
+EXIT = {"kill": -9, "term": 143, "hup": 129, "int": 130, "int int": 130, "full": 5, "fill": 5}
 SAME = (
     "embeddings.npy", "probabilities.npy", "images.csv", "skipped.csv", "config.toml",
 )  # fmt: skip
@@ -81,7 +84,8 @@ class Server:
         """Run a command line; return its exit code, standard error, and its events.
 
         fault: at (number of the event from 0) and action ("kill", "full", "away", which removes
-        the folder `away`, or one of SIGNALS); megabytes: the most that a file may have.
+        the folder `away`, "fill", which takes the last of the room beside `away`, or one of
+        SIGNALS); megabytes: the most that a file may have; closed: nobody reads standard output.
         """
         assert self.process.stdin
         assert self.process.stdout
@@ -130,6 +134,11 @@ def _child(job: dict[str, Any], out: Path, err: Path, log: Path) -> None:
         os.environ["DEEPCLUST_CACHE_DIR"] = job["cache"]
         for number, path in ((1, out), (2, err)):
             os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), number)
+        if "closed" in job:
+            ours, theirs = os.pipe()
+            os.dup2(theirs, 1)
+            os.close(ours)
+            os.close(theirs)
         if "megabytes" in job:
             most = job["megabytes"] << 20
             resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
@@ -167,6 +176,8 @@ def watch(log: Path, at: int | None, action: str, away: str) -> None:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         if action == "away":
             shutil.rmtree(away)
+        if action == "fill":
+            fill(Path(away) / BALLAST)
         for one in SIGNALS.get(action, []):
             os.kill(os.getpid(), one)
 
@@ -191,9 +202,19 @@ def watch(log: Path, at: int | None, action: str, away: str) -> None:
     files.Path = Path  # type: ignore[attr-defined]
     real_replace = Path.replace
     Path.replace = before("rename", real_replace)  # type: ignore[method-assign]
+    training.EPOCH_SECONDS = 0.0  # else the number of an event would depend on the clock
     training._step = before("step", training._step)  # type: ignore[attr-defined]
     decode.read_square = before("decode", decode.read_square)  # type: ignore[attr-defined]
     training.infer = before("infer", training.infer)
+
+
+def fill(path: Path) -> None:
+    """Write until there is no room, byte by byte at the end."""
+    with path.open("wb", buffering=0) as file:
+        for size in (1 << 16, 1 << 12, 1):
+            with contextlib.suppress(OSError):
+                while True:
+                    file.write(b"x" * size)
 
 
 class _Like:
