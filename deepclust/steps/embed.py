@@ -9,7 +9,8 @@ from typing import Any
 from deepclust import files
 from deepclust.progress import SILENT, Progress
 from deepclust.run import Run
-from deepclust.steps.pretrain import HERE, Machine, decode, find, machine_facts, record
+from deepclust.steps import intake
+from deepclust.steps.pretrain import HERE, Machine, machine_facts
 
 
 def embed(
@@ -41,15 +42,15 @@ def embed(
     cls = find_method(DEFAULT)
     layers = [base, *map(read_assignment, sets)]
     place = out or Run.free_path(images)
-    listing = find(images, settings(cls.Config, layers), place, k)
+    listing = intake.find(images, settings(cls.Config, layers), place, k)
     run = Run.create(place, source=str(images.resolve()))
     with run.locked():
         chosen, said = plan.settle(cls, layers, plan.survey(listing), len(listing.files))
         files.write_text(run.path / "config.toml", to_toml(chosen))
         for line in [f"run: {run.path}", *said]:
             progress.say(line)
-        rows, skipped = decode(listing, chosen, machine.workers, progress)
-        record(run, listing, rows, skipped, k, False, progress)
+        rows, skipped = intake.decode(listing, chosen, machine.workers, progress)
+        intake.record(run, listing, rows, skipped, k, False, progress)
         encoder, space = frozen.embed(run, chosen, rows, device, machine.workers, progress)
         whitened = space.whitened()
         files.write_array(run.path / "whitened.npy", whitened)

@@ -68,7 +68,7 @@ def predict(
     from deepclust.baselines import settings_of
     from deepclust.data.store import load_pixels, store_side
     from deepclust.device import pick, use_threads
-    from deepclust.steps.pretrain import find
+    from deepclust.steps import intake
 
     opened, root = Run.open(Path(run)), Path(images).expanduser().resolve()
     folder = opened.clustering(clustering)
@@ -79,7 +79,7 @@ def predict(
     use_threads(machine.threads)
     with opened.locked():
         chosen, known = settings_of(opened), set(opened.names)
-        listing = find(root, chosen, opened.path)
+        listing = intake.find(root, chosen, opened.path)
         if root == opened.image_root:
             new = [file for file in listing.files if file.name not in known]
             progress.say(f"{len(new)} new images, {len(listing.files) - len(new)} known")

@@ -269,7 +269,7 @@ def _resume(run: Run, images: Path | None, job: Job) -> Pretrained:
         listing = intake.find(source, new, run.path)
         rows, skipped = intake.decode(listing, new, job.workers, job.progress)
         if "images" in run.info:
-            _same_images(run, rows)
+            _same_images(run, rows, listing.root)
         intake.record(run, listing, rows, skipped, new.k, job.strict, job.progress)
         if new != old:
             # The seal goes before what it is of, so that a crash in between leaves a run to open.
@@ -279,12 +279,12 @@ def _resume(run: Run, images: Path | None, job: Job) -> Pretrained:
         return _train(run, new, rows, len(skipped), True, job)
 
 
-def _same_images(run: Run, rows: Rows) -> None:
+def _same_images(run: Run, rows: Rows, root: Path) -> None:
     """Refuse to go on with other pictures."""
     if intake.content(rows) != run.info["images"]["fingerprint"]:
         earlier, now = set(run.names), {file.name for file in rows.files}
         raise CheckpointError(
-            f"{run.image_root} is not what the run began with: {len(now - earlier)} images "
+            f"{root} is not what the run began with: {len(now - earlier)} images "
             f"added, {len(earlier - now)} gone, or some changed",
             hint="pretrain a new run on it, with --init-from for its weights",
         )
