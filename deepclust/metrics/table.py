@@ -110,7 +110,8 @@ def contingency(cluster: np.ndarray, label: np.ndarray) -> Contingency:
     else:
         clusters, row = _codes(cluster)
     cells = len(clusters) * len(classes)
-    key = row.astype(np.int64) * len(classes) + col
+    key = row * len(classes)
+    key += col
     if cells <= max(DENSE, 4 * len(key)):
         table = np.bincount(key, minlength=cells)
         used = np.flatnonzero(table)
@@ -145,7 +146,7 @@ def _codes(ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         return distinct, codes.reshape(-1)
     used = np.flatnonzero(np.bincount(ids))
     if len(used) == used[-1] + 1:
-        return used, ids
+        return used, ids.astype(np.int64, copy=False)
     rank = np.zeros(used[-1] + 1, dtype=np.int64)
     rank[used] = np.arange(len(used))
     return used, rank[ids]
