@@ -16,6 +16,7 @@ from PIL import Image
 from deepclust import files
 from deepclust.data.images import ImageFile, find_images
 from deepclust.data.labels import Labels
+from deepclust.data.store import load_pixels, store_side
 from deepclust.progress import Progress
 from deepclust.report import contents, curves, layout, make, nuisance, page, sprites
 from deepclust.run import Run
@@ -264,3 +265,44 @@ def test_unseen_files_are_left_out_of_the_traits():
     drawn = sprites.thumbnails([None, None], 8)
     file: list[ImageFile | None] = [None, None]
     assert nuisance.traits(np.array([0, 1]), file, drawn, {}) == []
+
+
+def stored_run(tmp_path: Path, kind: str, pixels: Image.Image) -> tuple[Run, Path]:
+    """A run whose pictures were decoded before, and are unreadable but for their header now."""
+    run, folder = a_run(tmp_path, [f"a{i}.{kind}" for i in range(3)])
+    for name in run.names:
+        pixels.save(tmp_path / "photos" / name)
+    text = "[data]\nmax_pixels = 1000000\n[encoder]\nimage_size = 128\n"
+    files.write_text(run.path / "config.toml", text)
+    listing = find_images(run.image_root)
+    load_pixels(listing, store_side(128), max_pixels=1_000_000, workers=0)
+    return run, folder
+
+
+def test_thumbnails_come_from_what_was_decoded_for_the_encoder(tmp_path, monkeypatch):
+    run, folder = stored_run(tmp_path, "jpg", Image.new("RGB", (200, 100), "red"))
+    monkeypatch.setattr(sprites, "read_image", None)  # nothing is decoded again
+    drawn = contents.gather(run, folder).drawn
+    assert drawn.shape.tolist() == [[1.0, 0.5]] * 3
+    assert drawn.sheets[0][5, 5].tolist() == pytest.approx([254, 0, 0], abs=2)
+    assert drawn.sheets[0][100, 5].tolist() == [255, 255, 255]
+
+
+def test_a_picture_that_may_be_padded_is_decoded_again(tmp_path):
+    run, folder = stored_run(tmp_path, "png", Image.new("RGBA", (200, 100), (255, 0, 0, 128)))
+    drawn = contents.gather(run, folder).drawn
+    assert drawn.shape.tolist() == [[1.0, 0.5]] * 3
+    assert drawn.sheets[0][:60, :100].reshape(-1, 3).min(axis=0).tolist() == [255, 127, 127]
+
+
+def test_pictures_on_cards_share_the_first_sheet_and_each_has_its_cell(tmp_path):
+    run, folder = a_run(tmp_path, plain_names(40))
+    found = contents.gather(run, folder)
+    on_cards = {i for g in found.groups for i in (*g.near, *g.across, *g.edge)}
+    assert sorted(found.drawn.cell.tolist()) == list(range(40))
+    assert {int(found.drawn.cell[i]) for i in on_cards} == set(range(len(on_cards)))
+    side, sheet = found.drawn.side, found.drawn.sheets[0]
+    for i in range(40):
+        row, column = divmod(int(found.drawn.cell[i]), sprites.COLUMNS)
+        seen = sheet[row * side + 2, column * side + 2].argmax()
+        assert seen == i % 3  # the colour of its cluster

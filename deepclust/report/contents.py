@@ -19,6 +19,8 @@ from deepclust.algorithms.neighbours import agreement, knn, unit
 from deepclust.config import read_file
 from deepclust.data.images import ImageFile, find_images
 from deepclust.data.labels import Labels, read_assignments
+from deepclust.data.reader import head_of, sniff
+from deepclust.data.store import store_side, stored_pixels
 from deepclust.errors import DeepclustError
 from deepclust.progress import SILENT, Progress
 from deepclust.report import layout, nuisance, sprites
@@ -115,7 +117,8 @@ def gather(
         )
     found = _files(run, [names[i] for i in rows], progress)
     side = next(side for most, side in SIDES if len(rows) <= most)
-    drawn = sprites.thumbnails(found, side, progress=progress)
+    order = _cells(groups)
+    drawn = sprites.thumbnails(found, side, order=order, ready=_ready(run, side), progress=progress)
     place, how = layout.plane(x)
     return Contents(
         total=len(names), names=[names[i] for i in rows], groups=groups, group=own, second=second,
@@ -201,6 +204,38 @@ def _group(
         float(close[members].mean()) if real and size > 1 else None,
         near, across, edge, by_sure.tolist(),
     )  # fmt: skip
+
+
+def _cells(groups: list[Group]) -> np.ndarray:
+    """Order the M pictures for the sheets: those on cards first, then cluster by cluster."""
+    on_cards = [i for g in groups for i in (*g.near, *g.across, *g.edge)]
+    return np.array(list(dict.fromkeys([*on_cards, *(i for g in groups for i in g.all)])), np.int64)
+
+
+def _ready(run: Run, side: int) -> sprites.Ready | None:
+    """Return a look-up of the pictures that the run's encoder was fed, if they are large enough.
+
+    JPEG alone: there `auto` never pads, as it does where a picture is transparent.
+    """
+    try:
+        config = read_file(run.path / "config.toml")
+        data, encoder = config.get("data", {}), config.get("encoder", {})
+        stored = store_side(encoder.get("image_size") or 128)
+        fit, most = data.get("fit", "auto"), data["max_pixels"]
+        if stored < side or fit not in ("auto", "stretch"):
+            return None
+        store = stored_pixels(run.image_root, stored, fit=fit, max_pixels=most)
+        rows = store.array()
+    except (DeepclustError, KeyError, OSError, ValueError):
+        return None
+
+    def ready(file: ImageFile) -> np.ndarray | None:
+        row = store.known(file)
+        if not isinstance(row, int) or sniff(head_of(file.path)) != "JPEG":
+            return None
+        return rows[row]
+
+    return ready
 
 
 def _files(run: Run, names: list[str], progress: Progress) -> list[ImageFile | None]:

@@ -159,6 +159,7 @@ def _data(found: Contents, folder: Path) -> str:
             "y": found.place[:, 1].round(4),
             "w": found.drawn.shape[:, 0].round(3),
             "h": found.drawn.shape[:, 1].round(3),
+            "cell": found.drawn.cell,
             "label": classes,
             "classes": found.classes,
             "columns": sprites.COLUMNS,
@@ -174,10 +175,11 @@ def _data(found: Contents, folder: Path) -> str:
 def _cells(found: Contents) -> dict[int, dict[str, Any]]:
     """Return, for every picture on a card, where its thumbnail is."""
     rows = {i for g in found.groups for i in (*g.near, *g.across, *g.edge)}
-    per = sprites.COLUMNS**2
+    per, columns, cell = sprites.COLUMNS**2, sprites.COLUMNS, found.drawn.cell.tolist()
     return {
         i: {
-            "sheet": i // per, "row": i % per // sprites.COLUMNS, "column": i % sprites.COLUMNS,
+            "sheet": cell[i] // per,
+            "row": cell[i] % per // columns, "column": cell[i] % columns,
             "w": round(float(found.drawn.shape[i, 0]), 3),
             "h": round(float(found.drawn.shape[i, 1]), 3),
         }

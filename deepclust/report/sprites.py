@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import base64
 import io
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -29,7 +29,8 @@ class Thumbnails:
     """Pictures drawn small, each in the top left of a square cell of a sheet.
 
     side: of a cell in pixels. sheets: (16·side, 16·side, 3) uint8 each, the last one cut to the
-    rows in use; picture i is in cell i mod 256 of sheet i // 256, by rows.
+    rows in use. cell: (M,) int64; picture i is in cell c mod 256 of sheet c // 256, by rows, where
+    c = cell[i].
     shape: (M, 2) float, width and height as shares of the cell. size: (M, 2) int64, pixels of
     the original. light, colour: (M,) float in [0, 1], mean luma and mean HSV saturation.
     hue: (M,) int64, the twelfth of the colour circle with most of the saturation.
@@ -38,6 +39,7 @@ class Thumbnails:
 
     side: int
     sheets: list[np.ndarray]
+    cell: np.ndarray
     shape: np.ndarray
     size: np.ndarray
     light: np.ndarray
@@ -46,11 +48,19 @@ class Thumbnails:
     seen: np.ndarray
 
 
+Ready = Callable[[ImageFile], "np.ndarray | None"]
+"""Gives a picture that was decoded before, stretched to a square (s, s, 3) uint8, if it has it."""
+
+
 def thumbnails(
-    pictures: Sequence[ImageFile | None], side: int, *, threads: int = 2,
-    progress: Progress = SILENT,
+    pictures: Sequence[ImageFile | None], side: int, *, order: np.ndarray | None = None,
+    ready: Ready | None = None, threads: int = 2, progress: Progress = SILENT,
 ) -> Thumbnails:  # fmt: skip
-    """Draw M pictures at `side`, their shape kept; None, or one that cannot be read, is grey."""
+    """Draw M pictures at `side`, their shape kept; None, or one that cannot be read, is grey.
+
+    order: (M,) the pictures in the order of their cells: what is looked at together should lie
+    in one sheet, because a browser decodes a sheet as a whole. ready: spares decoding.
+    """
     m, per = len(pictures), COLUMNS * COLUMNS
     counts = [min(per, m - first) for first in range(0, m, per)]
     pixels = [
@@ -59,13 +69,16 @@ def thumbnails(
     shape, size = np.ones((m, 2)), np.zeros((m, 2), np.int64)
     light, colour = np.zeros(m), np.zeros(m)
     hue, seen = np.zeros(m, np.int64), np.zeros(m, bool)
+    cells = np.arange(m)
+    if order is not None:
+        cells[order] = np.arange(m)
     with (
         progress.stage("draw", total=m, unit="thumbnails") as stage,
         ThreadPoolExecutor(threads) as pool,
     ):
-        for i, found in enumerate(pool.map(lambda file: _draw(file, side), pictures)):
-            row, column = divmod(i % per, COLUMNS)
-            cell = pixels[i // per][row * side : (row + 1) * side]
+        for i, found in enumerate(pool.map(lambda file: _draw(file, side, ready), pictures)):
+            row, column = divmod(int(cells[i]) % per, COLUMNS)
+            cell = pixels[int(cells[i]) // per][row * side : (row + 1) * side]
             cell = cell[:, column * side : (column + 1) * side]
             if found is None:
                 cell[:] = GONE
@@ -77,20 +90,23 @@ def thumbnails(
                 light[i], colour[i], hue[i] = _tint(small)
                 seen[i] = True
             stage.advance()
-    return Thumbnails(side, pixels, shape, size, light, colour, hue, seen)
+    return Thumbnails(side, pixels, cells, shape, size, light, colour, hue, seen)
 
 
-def _draw(file: ImageFile | None, side: int) -> tuple[Image.Image, tuple[int, int]] | None:
+def _draw(
+    file: ImageFile | None, side: int, ready: Ready | None
+) -> tuple[Image.Image, tuple[int, int]] | None:
     if file is None:
         return None
     try:
         size = picture_size(file.path)
-        small = read_image(file.path, side=side)
+        square = ready(file) if ready is not None else None
+        small = read_image(file.path, side=side) if square is None else Image.fromarray(square)
     except Unreadable:
         return None
-    scale = side / max(small.size)
-    width, height = (max(1, round(edge * scale)) for edge in small.size)
-    return small.resize((width, height), Image.Resampling.BICUBIC), size
+    scale = side / max(size)
+    width, height = (max(1, round(edge * scale)) for edge in size)
+    return small.resize((width, height), Image.Resampling.BICUBIC, reducing_gap=3.0), size
 
 
 def _tint(small: Image.Image) -> tuple[float, float, int]:

@@ -15,9 +15,10 @@ for (let i = 0; i < n; i++) members[data.group[i]].push(i);
 for (const list of members) list.sort((a, b) => data.sure[b] - data.sure[a] || a - b);
 
 function place(element, i) {
-  element.className = "t s" + Math.floor(i / per);
-  element.style.setProperty("--i", i % data.columns);
-  element.style.setProperty("--j", Math.floor((i % per) / data.columns));
+  const cell = data.cell[i];
+  element.className = "t s" + Math.floor(cell / per);
+  element.style.setProperty("--i", cell % data.columns);
+  element.style.setProperty("--j", Math.floor((cell % per) / data.columns));
   element.style.setProperty("--w", data.w[i]);
   element.style.setProperty("--h", data.h[i]);
   return element;
@@ -153,21 +154,21 @@ search.addEventListener("keydown", (event) => {
 
 // The map.
 const plot = $("plot"), tip = $("tip"), pen = plot.getContext("2d");
-const view = { scale: 1, x: 0.5, y: 0.5 };
+const view = { scale: 1, x: 0.5, y: 0.5 }, room = { width: 1, height: 1 };
 let by = "group", lasso = [], inside = null, near = -1, drag = null;
 const style = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
-const edge = () => Math.min(plot.clientWidth, plot.clientHeight) * 0.92 * view.scale;
+const edge = () => Math.min(room.width, room.height) * 0.92 * view.scale;
 // A wide map uses its width: the longer side of the window stretches the longer axis a little.
-const wide = () => Math.min(1.6, plot.clientWidth / plot.clientHeight);
-const sx = (i) => plot.clientWidth / 2 + (data.x[i] - view.x) * edge() * Math.max(1, wide());
-const sy = (i) => plot.clientHeight / 2 - (data.y[i] - view.y) * edge();
+const wide = () => Math.min(1.6, room.width / room.height);
+const sx = (i) => room.width / 2 + (data.x[i] - view.x) * edge() * Math.max(1, wide());
+const sy = (i) => room.height / 2 - (data.y[i] - view.y) * edge();
 function tint(i) {
   if (by === "group") return data.groups[data.group[i]].colour;
   return data.label[i] < 0 ? style("--line") : data.colours[data.label[i]];
 }
 function draw() {
   const ratio = window.devicePixelRatio || 1;
-  const width = plot.clientWidth, height = plot.clientHeight;
+  const { width, height } = room;
   plot.width = width * ratio;
   plot.height = height * ratio;
   pen.setTransform(ratio, 0, 0, ratio, 0, 0);
@@ -303,6 +304,12 @@ plot.addEventListener("wheel", (event) => {
   zoom(event.deltaY < 0 ? 1.2 : 1 / 1.2);
 }, { passive: false });
 $("colour")?.addEventListener("change", (event) => { by = event.target.value; draw(); });
-new ResizeObserver(draw).observe(plot);
+// The size is asked for when it changes, not for every dot, and nothing is drawn out of sight.
+new ResizeObserver(() => {
+  Object.assign(room, { width: plot.clientWidth || 1, height: plot.clientHeight || 1 });
+  draw();
+}).observe(plot);
+new IntersectionObserver((seen) => { if (seen.pop().isIntersecting) draw(); }).observe(plot);
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", draw);
 document.documentElement.dataset.ready = "yes";
+performance.mark("ready");
