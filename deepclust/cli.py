@@ -147,6 +147,16 @@ def cluster(
     edits: Annotated[
         Path | None, Option(metavar="FILE", help="Fix-ups: merge, rename, move, drop, split.")
     ] = None,
+    outliers: Annotated[
+        str | None,
+        Option(metavar="5%|auto", help="Leave the least reliable pictures out, as cluster -1."),
+    ] = None,
+    levels: Annotated[
+        bool, Option("--levels", help="Coarser and finer clusterings too: levels.csv.")
+    ] = False,
+    fresh: Annotated[
+        bool, Option("--fresh", help="New numbers, even for a folder clustered before.")
+    ] = False,
     fast: Annotated[
         bool, Option("--fast", help="A folder never seen: no views, a fifth of the time.")
     ] = False,
@@ -175,7 +185,8 @@ def cluster(
     sets += [f"views.cached={views}"] if views is not None else []
     sets += ["data.follow_links=true"] if follow_links else []
     done = step.cluster(
-        run, k=k, algorithm=algorithm, seed=seed, name=name, edits=edits, sets=sets,
+        run, k=k, algorithm=algorithm, seed=seed, name=name, edits=edits, outliers=outliers,
+        levels=levels, fresh=fresh, sets=sets,
         machine=Machine(device, threads, workers), progress=screen.Screen(level),
     )  # fmt: skip
     if json:
@@ -339,6 +350,8 @@ def run(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    except SystemExit:  # how click answers a pipe that nobody reads any more
+        return 0
     except Exception as problem:
         # Typer may carry its own copy of click, so its errors are known by their shape.
         if hasattr(problem, "format_message"):
@@ -356,6 +369,8 @@ def _in_words(problem: Exception) -> DeepclustError:
     name = type(problem).__name__
     if isinstance(problem, OSError) and problem.errno in FULL:
         return OutputError(f"no space left: {text}", "make room and run the same command again")
+    if isinstance(problem, PermissionError):
+        return OutputError(f"no permission for {problem.filename}")
     if (
         isinstance(problem, MemoryError)
         or name == "OutOfMemoryError"

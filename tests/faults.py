@@ -36,7 +36,8 @@ ROOT = Path(__file__).parent.parent
 BALLAST = "ballast"
 LIMIT = 60  # seconds for one command
 SIGNALS = {
-    "term": [signal.SIGTERM], "hup": [signal.SIGHUP], "int": [signal.SIGINT], "int int": [signal.SIGINT] * 2,
+    "term": [signal.SIGTERM], "hup": [signal.SIGHUP], "int": [signal.SIGINT],
+    "int int": [signal.SIGINT] * 2,
 }  # fmt: skip
 EXIT = {"kill": -9, "term": 143, "hup": 129, "int": 130, "int int": 130, "full": 5, "fill": 5}
 SAME = (

@@ -267,6 +267,19 @@ def tree(root: Path) -> list[bytes]:
     return [*paths, b"inside.png"]
 
 
+def plain_tree(root: Path) -> None:
+    """Make a folder like `tree`, with the same pictures and links under plain names."""
+    count = len(NAMES) + len(RAW_NAMES)
+    paths = [f"p{i:03d}.png" for i in range(count)]
+    paths += ["one/same.png", "two/same.png", "i/x/y/deep.png", "folder/inside.png", "d/far.png"]
+    for seed, path in enumerate(paths):
+        (root / path).parent.mkdir(parents=True, exist_ok=True)
+        (root / path).write_bytes(encode(scene(24, 24, seed), "PNG"))
+    (root / "inside.png").symlink_to("one/same.png")
+    for name in ("x1.png", "x2.png", "x3.png", "x4.png", "x5.png"):
+        (root / name).symlink_to("nowhere.png")
+
+
 SKIPPED = {
     "dangling.png": "missing",
     "self.png": "missing",
