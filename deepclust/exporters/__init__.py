@@ -9,14 +9,16 @@ from a `Job` to a list of `Item`, one line in `EXPORTERS`, one test.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain, count
 from pathlib import Path
 from typing import Any
 
 from deepclust import files
 from deepclust.errors import DataError, UsageError
+from deepclust.exporters.names import Names
 from deepclust.progress import SILENT, Progress
 from deepclust.run import Run
 
@@ -119,14 +121,40 @@ class Job:
             raise DataError(f"cannot read {self.clusters / 'clusters.json'}: {error}") from error
 
     def label(self, cluster: int) -> str:
-        """Return the word for a cluster: `cluster-07` of 12, or `outliers`."""
-        if cluster == OUTLIER:
-            return "outliers"
-        return f"cluster-{cluster:0{self.digits}d}"
+        """Return the word for a cluster: what a person called it, else `cluster-07` of 12.
+
+        Outliers are `outliers`. No two clusters have the same word; all of it can be seen.
+        """
+        return self._words[cluster]
+
+    def folder(self, cluster: int) -> str:
+        """Return the word for a cluster as the name of a folder or file, on any system."""
+        return self._folders[cluster]
 
     @cached_property
-    def digits(self) -> int:
-        return len(str(max(row.cluster for row in self.rows)))
+    def _words(self) -> dict[int, str]:
+        last = max(row.cluster for row in self.rows)
+        words, given = {OUTLIER: "outliers"}, self.details.get("names", {})
+        digits = len(str(last))
+        plain = {c: f"cluster-{c:0{digits}d}" for c in range(last + 1) if str(c) not in given}
+        words |= plain
+        for c in range(last + 1):
+            if c in plain:
+                continue
+            shown = "".join(x if x.isprintable() else "?" for x in str(given[str(c)]))
+            taken = set(words.values())
+            words[c] = next(w for w in chain([shown], _numbered(shown)) if w not in taken)
+        return words
+
+    @cached_property
+    def _folders(self) -> dict[int, str]:
+        names = Names()
+        order = sorted(self._words, key=lambda c: str(c) in self.details.get("names", {}))
+        return {c: names.give(self._words[c].replace("/", "_")) for c in order}
+
+
+def _numbered(word: str) -> Iterator[str]:
+    return (f"{word}-{number}" for number in count(2))
 
 
 def _row(path: Path, at: int, cells: dict[str, str], where: dict[str, int]) -> Row | None:

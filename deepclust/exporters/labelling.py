@@ -1,6 +1,7 @@
 """Clusters as labels to start from, in the formats of annotation tools and trainers.
 
-A cluster becomes a class called `cluster-3`; an outlier has no label where the format allows it.
+A cluster becomes a class called as a person named it, else `cluster-3`; an outlier has no label
+where the format allows it.
 """
 
 from __future__ import annotations
@@ -8,17 +9,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 from urllib.parse import quote
-from xml.sax.saxutils import quoteattr
+from xml.sax.saxutils import escape, quoteattr
 
 from deepclust import files
 from deepclust.data.images import locate
 from deepclust.data.reader import Unreadable, picture_size
 from deepclust.device import stream
+from deepclust.errors import DataError
 from deepclust.exporters import OUTLIER, Item, Job, Row
 from deepclust.exporters.names import clean
 from deepclust.exporters.pictures import placed
 
-HELD_OUT = 0.1  # share of pictures that YOLO validates on
+HELD_OUT = 0.1  # share of pictures that YOLO validates on, and as many that it tests on
 
 
 def classes(job: Job) -> list[str]:
@@ -73,13 +75,13 @@ def cvat(job: Job) -> list[Item]:
         yield f"  <meta>\n    <task>\n      <size>{len(job.rows)}</size>\n"
         yield "      <mode>annotation</mode>\n      <labels>\n"
         for name in classes(job):
-            yield f"        <label><name>{name}</name><type>tag</type></label>\n"
+            yield f"        <label><name>{escape(name)}</name><type>tag</type></label>\n"
         yield "      </labels>\n    </task>\n  </meta>\n"
         for row, (width, height) in sized(job):
             yield f'  <image id="{row.index}" name={_attribute(row.name)}'
             yield f' width="{width}" height="{height}">\n'
             if row.cluster != OUTLIER:
-                yield f'    <tag label="{job.label(row.cluster)}" source="auto"></tag>\n'
+                yield f'    <tag label={_attribute(job.label(row.cluster))} source="auto"></tag>\n'
             yield "  </image>\n"
         yield "</annotations>\n"
 
@@ -160,16 +162,44 @@ def fiftyone(job: Job) -> list[Item]:
 
 
 def yolo(job: Job) -> list[Item]:
-    """Classification in the layout of Ultralytics: train/ and val/ with a folder a cluster.
+    """Classification in the layout of Ultralytics: train/, val/, test/ with a folder a cluster.
 
-    Outliers are left out. A tenth of each cluster's pictures, at least one of two, is in val/.
+    Outliers are left out. A tenth of each cluster's pictures is in val/ and as many in test/; val
+    gets one from two pictures on, test from three. Pictures that repeat each other, as
+    duplicates.csv of the run lists them, are never in two of the three.
     """
-    held: set[int] = set()
     rows = [row for row in job.rows if row.cluster != OUTLIER]
-    for cluster in {row.cluster for row in rows}:
-        members = [row.index for row in rows if row.cluster == cluster]
-        count = max(1, round(HELD_OUT * len(members))) if len(members) > 1 else 0
-        chosen = stream(0, "yolo", cluster).permutation(len(members))[:count]
-        held |= {members[i] for i in chosen}
-    train = placed(job, job.label, [row for row in rows if row.index not in held], "train/")
-    return train + placed(job, job.label, [row for row in rows if row.index in held], "val/")
+    group = _repeats(job)
+    members: dict[int, dict[str, int]] = {}  # cluster -> its groups and how many pictures in each
+    home: dict[str, int] = {}  # a group belongs to the cluster of its first picture
+    for row in rows:
+        name = group.get(row.name, row.name)
+        sizes = members.setdefault(home.setdefault(name, row.cluster), {})
+        sizes[name] = sizes.get(name, 0) + 1
+    part: dict[str, str] = {}
+    for cluster, sizes in members.items():
+        names = list(sizes)
+        order = stream(0, "yolo", cluster).permutation(len(names))
+        left = [names[i] for i in order]
+        want = max(1, round(HELD_OUT * sum(sizes.values())))
+        for place in ("val", "test"):
+            held = 0
+            while held < want and len(left) > 1:
+                name = left.pop()
+                part[name], held = place, held + sizes[name]
+    items = []
+    for place in ("train", "val", "test"):
+        chosen = [r for r in rows if part.get(group.get(r.name, r.name), "train") == place]
+        items += placed(job, job.folder, chosen, f"{place}/")
+    return items
+
+
+def _repeats(job: Job) -> dict[str, str]:
+    """Return, for each picture that repeats another, the first of its kind."""
+    try:
+        rows = files.read_csv(job.run.path / "duplicates.csv")
+    except FileNotFoundError:
+        return {}
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(f"cannot read {job.run.path / 'duplicates.csv'}: {error}") from error
+    return {files.name_of(row["file_name"]): files.name_of(row["duplicate_of"]) for row in rows}

@@ -40,25 +40,27 @@ def placed(
 
 
 def folders(job: Job) -> list[Item]:
-    """One folder a cluster: cluster-0/, cluster-1/, …, outliers/."""
-    return placed(job, job.label)
+    """One folder a cluster: cluster-0/, cluster-1/, …, outliers/, or what a person called it."""
+    return placed(job, job.folder)
 
 
 def imagefolder(job: Job) -> list[Item]:
     """What the `imagefolder` loader of Hugging Face datasets reads: pictures and metadata.csv.
 
-    Columns: file_name relative to the export, cluster, confidence, source (the name in the run).
+    Columns: file_name relative to the export, cluster, label (the cluster in a word), confidence,
+    source (the name in the run).
     """
-    pictures = placed(job, job.label)
+    pictures = placed(job, job.folder)
     rows = (
         [
             files.path_cell(item.name),
             row.cluster,
+            files.text_cell(job.label(row.cluster)),
             "" if row.confidence is None else f"{row.confidence:.6f}",
             files.path_cell(row.name),
         ]
         for item, row in zip(pictures, job.rows)
     )
-    header = ["file_name", "cluster", "confidence", "source"]
+    header = ["file_name", "cluster", "label", "confidence", "source"]
     table = Item("metadata.csv", lambda path: files.write_csv(path, header, rows))
     return [table, *pictures]

@@ -18,7 +18,7 @@ MOST = 200  # pictures on a sheet
 
 
 def sheets(job: Job) -> list[Item]:
-    """cluster-0.jpg, …, outliers.jpg: at most 200 pictures each.
+    """cluster-0.png, …, outliers.png: at most 200 pictures each.
 
     Pictures are made anew from pixels, so that no EXIF, place or text of theirs goes along.
     """
@@ -27,7 +27,7 @@ def sheets(job: Job) -> list[Item]:
         members.setdefault(row.cluster, []).append(row)
     return [
         Item(
-            f"{job.label(cluster)}.jpg",
+            f"{job.folder(cluster)}.png",
             lambda path, rows=rows: _sheet(job, rows[:MOST], path),
             cluster=cluster,
         )
@@ -47,5 +47,5 @@ def _sheet(job: Job, rows: list[Row], path: Path) -> None:
             square = np.full((SIDE, SIDE, 3), 200, np.uint8)  # grey: the picture is gone
         sheet[y : y + SIDE, x : x + SIDE] = square
     buffer = io.BytesIO()
-    Image.fromarray(sheet).save(buffer, "JPEG", quality=88)
+    Image.fromarray(sheet).save(buffer, "PNG")
     files.write_bytes(path, buffer.getbuffer())
