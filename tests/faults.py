@@ -41,13 +41,18 @@ SIGNALS = {
 }  # fmt: skip
 EXIT = {"kill": -9, "term": 143, "hup": 129, "int": 130, "int int": 130, "full": 5, "fill": 5}
 SAME = (
-    "embeddings.npy", "probabilities.npy", "images.csv", "skipped.csv", "config.toml",
+    "embeddings.npy", "probabilities.npy", "whitened.npy", "images.csv", "skipped.csv",
+    "config.toml",
 )  # fmt: skip
 LOADED = (
     "torch._dynamo", "sklearn.cluster", "scipy.optimize", "deepclust.algorithms.kmeans",
     "deepclust.cli", "deepclust.frozen", "deepclust.methods.cc", "deepclust.methods.pcl",
     "deepclust.models", "deepclust.plan", "deepclust.steps.cluster", "deepclust.steps.pretrain",
     "deepclust.training", "rich.table", "tomli_w", "safetensors.torch",
+)  # fmt: skip
+FROZEN = (
+    "--method", "cc", "--encoder", "lite0", "--set", "encoder.train=none",
+    "--set", "views.cached=2",
 )  # fmt: skip
 SMALL = ("--encoder", "resnet8", "--image-size", 32, "--threads", 1, "--workers", 0)
 
@@ -212,7 +217,7 @@ def watch(log: Path, at: int | None, action: str, away: str) -> None:
 def fill(path: Path) -> None:
     """Write until there is no room, byte by byte at the end."""
     with path.open("wb", buffering=0) as file:
-        for size in (1 << 16, 1 << 12, 1):
+        for size in (1 << 20, 1 << 12, 1):
             with contextlib.suppress(OSError):
                 while True:
                     file.write(b"x" * size)
@@ -293,10 +298,11 @@ def halved(run: Path) -> list[str]:
 
 
 def command(images: Path, run: Path, method: str, *more: object) -> list[object]:
-    """Return the command line of a small run."""
+    """Return the command line of a small run; method "frozen" is CC on a frozen encoder."""
+    special = FROZEN if method == "frozen" else ("--method", method)
     return [
-        "pretrain", images, "--out", run, "--method", method, "--k", 3, "--epochs", 2,
-        "--batch-size", 4, *SMALL, *more,
+        "pretrain", images, "--out", run, "--k", 3, "--epochs", 2, "--batch-size", 4, *SMALL,
+        *special, *more,
     ]  # fmt: skip
 
 

@@ -3,14 +3,32 @@
 from __future__ import annotations
 
 import errno
+import io
+import json
 import os
+import shutil
+import subprocess
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
+from safetensors.torch import load as loads
 
+from deepclust import files
 from deepclust.errors import TrainingError
-from tests.faults import SMALL, Server, command, draw, reference, results, trial
+from tests.faults import (
+    BALLAST,
+    SMALL,
+    Server,
+    command,
+    draw,
+    halved,
+    reference,
+    results,
+    trial,
+)
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 
@@ -36,6 +54,32 @@ KILLS = [
 ]  # fmt: skip
 
 
+def read_all(run: Path) -> int:
+    """Read what is there of a run while it is written; return the number of whole files.
+
+    Raises whatever half a file raises. A file may go between two looks.
+    """
+    whole = 0
+    for path in sorted(p for p in run.rglob("*.*") if files.TEMPORARY not in p.name):
+        if path.is_dir() or path.name == ".lock":
+            continue
+        try:
+            data = path.read_bytes()
+        except FileNotFoundError:
+            continue
+        if path.suffix == ".json":
+            table = json.loads(data)
+            assert table.pop(files.DIGEST, None) in (None, files._seal(table))
+        if path.suffix == ".npy":
+            np.load(io.BytesIO(data), allow_pickle=False)
+        if path.suffix == ".safetensors":
+            loads(data)
+        if path.suffix in (".csv", ".toml", ".jsonl"):
+            assert data[-1:] in (b"", b"\n"), path
+        whole += 1
+    return whole
+
+
 def number(events: list[str], name: str, count: int) -> int:
     """Return the number of the count-th event of that name."""
     return [i for i, event in enumerate(events) if event == name][count]
@@ -50,8 +94,8 @@ def test_a_run_that_is_killed_resumes_to_the_same_bits(server, undisturbed, tmp_
 
 @pytest.mark.parametrize(
     ("action", "name", "count"),
-    [("term", "step", 1), ("int", "step", 4), ("int int", "step", 0), ("term", "decode", 2),
-     ("int", "infer", 0)],
+    [("term", "step", 1), ("hup", "step", 2), ("int", "step", 4), ("int int", "step", 0),
+     ("term", "decode", 2), ("int", "infer", 0)],
 )  # fmt: skip
 def test_a_run_that_is_told_to_stop_resumes_to_the_same_bits(
     server, undisturbed, tmp_path, action, name, count
@@ -82,13 +126,109 @@ def test_a_limit_of_the_file_size_is_a_full_disk(server, undisturbed, tmp_path, 
     assert results(run) == whole
 
 
-def test_the_same_seed_gives_the_same_bits_for_any_number_of_workers(server, undisturbed, tmp_path):
+@pytest.mark.parametrize("workers", [1, 4])
+def test_the_same_seed_gives_the_same_bits_for_any_number_of_workers(
+    server, undisturbed, tmp_path, workers
+):
     images, whole, _ = undisturbed
-    words = command(images, tmp_path / "run", "cc", "--workers", 2)
+    words = command(images, tmp_path / "run", "cc", "--workers", workers)
     code, err, _ = server.run(*words, cache=tmp_path / "cache")
     assert code == 0, err
     server.run("cluster", tmp_path / "run", "--k", 3, "--threads", 1, cache=tmp_path / "cache")
     assert results(tmp_path / "run") == whole
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Path]:
+    """A disk of 96 MB."""
+    place = tmp_path / "disk"
+    place.mkdir()
+    mount = shutil.which("mount")
+    words = [mount or "mount", "-t", "tmpfs", "-o", "size=96m", "none", str(place)]
+    if not mount or subprocess.run(words, capture_output=True, check=False).returncode:
+        pytest.skip("this user may not mount a disk")
+    yield place
+    subprocess.run(["umount", "-l", str(place)], check=True)
+
+
+@pytest.mark.parametrize("share", [0.2, 0.6, 0.9])
+def test_a_disk_that_fills_while_a_run_goes_on_costs_nothing_that_was_there(
+    server, undisturbed, tmp_path, disk, share
+):
+    images, whole, events = undisturbed
+    run, cache = disk / "run", tmp_path / "cache"
+    older = disk / "older.npy"
+    older.write_bytes(bytes(range(256)) * 4000)
+    words, at = command(images, run, "cc"), int(len(events) * share)
+    code, err, _ = server.run(*words, cache=cache, at=at, action="fill", away=str(disk))
+    assert (code, "no space" in err) == (5, True), err
+    assert str(run) in err
+    assert shutil.disk_usage(disk).free < 1 << 20
+    assert older.read_bytes() == bytes(range(256)) * 4000
+    assert halved(run) == []
+    assert not list(run.glob(".*.tmp-*"))
+    (disk / BALLAST).unlink()
+    code, err, _ = server.run(*words, "--resume", cache=cache)
+    assert code == 0, err
+    server.run("cluster", run, "--k", 3, "--threads", 1, cache=cache)
+    assert results(run) == whole
+
+
+def test_a_run_is_not_begun_where_its_checkpoints_have_no_room(server, undisturbed, tmp_path, disk):
+    images, _, _ = undisturbed
+    (disk / BALLAST).write_bytes(bytes(90 << 20))
+    run, cache = disk / "run", tmp_path / "cache"
+    code, err, events = server.run(*command(images, run, "cc"), cache=cache)
+    assert (code, "no space for" in err) == (5, True), err
+    assert "step" not in events
+
+
+def test_readers_see_whole_files_while_a_run_is_written(server, undisturbed, tmp_path):
+    images, _, _ = undisturbed
+    run, cache, ended = tmp_path / "run", tmp_path / "cache", []
+
+    def work() -> None:
+        ended.append(server.run(*command(images, run, "cc", "--epochs", 4), cache=cache)[0])
+        for seed in range(3):
+            words = ("cluster", run, "--k", 3, "--threads", 1, "--algorithm", "kmeans")
+            ended.append(server.run(*words, "--seed", seed, "--name", "x", cache=cache)[0])
+
+    thread, whole = threading.Thread(target=work), 0
+    thread.start()
+    try:
+        while thread.is_alive():
+            whole += read_all(run) if run.exists() else 0
+    finally:
+        thread.join()
+    assert ended == [0, 0, 0, 0]
+    assert whole > 100
+
+
+@pytest.fixture(scope="module")
+def frozen(server, tmp_path_factory) -> tuple[Path, dict[str, bytes], list[str]]:
+    home = tmp_path_factory.mktemp("frozen")
+    images = draw(home / "images", 10)
+    return images, *reference(server, home, images, "frozen")
+
+
+@pytest.mark.parametrize(
+    ("action", "name", "count"),
+    [("kill", "step", 4), ("kill", "half", -4), ("term", "step", 2), ("kill", "decode", 4)],
+)
+def test_a_run_on_a_frozen_encoder_resumes_to_the_same_bits(
+    server, frozen, tmp_path, action, name, count
+):
+    images, whole, events = frozen
+    assert "whitened.npy" in whole
+    at = number(events, name, count)
+    assert trial(server, tmp_path, images, "frozen", whole, at=at, action=action) == []
+
+
+def test_a_pipe_that_nobody_reads_is_no_error(server, undisturbed, tmp_path):
+    images, _, _ = undisturbed
+    words = command(images, tmp_path / "run", "cc")
+    code, err, _ = server.run(*words, cache=tmp_path / "cache", closed=True)
+    assert (code, "error" in err) == (0, False), err
 
 
 def test_pcl_resumes_in_the_middle_of_an_epoch(server, tmp_path):
