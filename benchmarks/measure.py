@@ -93,11 +93,11 @@ def child(words: Sequence[str], **options: Any) -> tuple[float, float, str]:
     )  # fmt: skip
 
 
-def peak(dtype: torch.dtype, side: int = 2_048) -> float:
+def peak(dtype: torch.dtype, side: int = 1_024) -> float:
     """Return the floating point operations a CPU second of the quickest large matrix product."""
     a, b = (torch.randn(side, side).to(dtype) for _ in range(2))
     times = []
-    for _ in range(6):
+    for _ in range(50):
         began = time.process_time()
         torch.mm(a, b)
         times.append(time.process_time() - began)
