@@ -17,7 +17,6 @@ from deepclust.progress import SILENT, Progress
 from deepclust.run import Run
 
 PIXEL_SIDE = 32
-RESTARTS = 10
 
 
 def baselines(
@@ -25,7 +24,7 @@ def baselines(
 ) -> dict[str, np.ndarray]:
     """Cluster the pictures of a run without anything that was learnt on them.
 
-    Returns by name the labels (N,) int64 of k-means, with ten restarts, on pixels at 32 × 32, and
+    Returns by name the labels (N,) int64 of the k-means of `cluster`, on pixels at 32 × 32, and
     on the features of the packaged ImageNet encoder (or of the run's own frozen encoder).
     Raises DataError if pictures of the run are gone.
     """
@@ -34,7 +33,7 @@ def baselines(
         "k-means on pixels": pixels.astype(np.float32) / 255,
         "k-means on plain features": plain_features(run, progress),
     }
-    return {name: cluster(x, k, seed=seed, restarts=RESTARTS).label for name, x in spaces.items()}
+    return {name: cluster(x, k, seed=seed).label for name, x in spaces.items()}
 
 
 def plain_features(run: Run, progress: Progress = SILENT) -> np.ndarray:

@@ -193,11 +193,11 @@ def cluster(
         screen.as_json(
             {"run": done.run.path, "clustering": done.path, "algorithm": done.algorithm,
              "images": done.images, "sizes": done.sizes, "outliers": done.outliers,
-             "page": done.page, "warnings": done.warnings}
+             "names": done.titles, "page": done.page, "warnings": done.warnings}
         )  # fmt: skip
         return
     rows = [
-        (c, size, f"{sure:.2f}", ", ".join(names))
+        (done.titles.get(c, c), size, f"{sure:.2f}", ", ".join(names))
         for c, (size, sure, names) in enumerate(zip(done.sizes, done.confidence, done.samples))
     ]
     screen.table(["cluster", "images", "confidence", "such as"], rows[:30])
@@ -305,6 +305,9 @@ def export(
     ] = "folders",
     out: Annotated[Path | None, Option(help="Where to; exports/<run>-… if left out.")] = None,
     clustering: Annotated[str | None, Option(help="Name under clusters/; the newest.")] = None,
+    edits: Annotated[
+        Path | None, Option(metavar="FILE", help="Fix-ups to apply first, as cluster --edits does.")
+    ] = None,
     link: Annotated[bool, Option("--link", help="Links instead of copies of pictures.")] = False,
     overwrite: Annotated[
         bool, Option("--overwrite", help="Replace what an earlier export wrote there.")
@@ -319,7 +322,7 @@ def export(
     from deepclust.steps.export import export as step
 
     done = step(
-        run, to=to, out=out, clustering=clustering, link=link, overwrite=overwrite,
+        run, to=to, out=out, clustering=clustering, edits=edits, link=link, overwrite=overwrite,
         dry_run=dry_run, progress=screen.Screen(level),
     )  # fmt: skip
     if json:

@@ -43,8 +43,8 @@ OWN = (
     "edits.toml",
 )  # fmt: skip
 OF_CLUSTERS = (
-    "assignments.csv", "centers.npy", "clusters.json", "k.csv", "report.", "confusion.png",
-    "predicted-", "levels.",
+    "assignments.csv", "centers.npy", "clusters.json", "k.csv", "levels.csv", "merges.csv",
+    "report.", "confusion.png", "predicted-",
 )  # fmt: skip
 
 

@@ -20,6 +20,7 @@ ALGORITHMS = {
     "spectral": "deepclust.algorithms.spectral:cluster",
     "consensus": "deepclust.algorithms.consensus:cluster",
     "scan": "deepclust.algorithms.scan:cluster",
+    "temi": "deepclust.algorithms.temi:cluster",
     "hdbscan": "deepclust.algorithms.hdbscan:cluster",
     "leiden": "deepclust.algorithms.leiden:cluster",
 }
@@ -38,11 +39,15 @@ class Clusters:
     label: (N,) int64, 0..k-1 by falling size; -1 is an outlier, and no other value is negative.
     confidence: (N,) float32 in [0, 1]; what it means is the algorithm's to say.
     centers: (k, d) float32, the clusters' means in the embedding.
+    reliability: (N,) float32 in [0, 1], see `reliability.py`; None where it was not looked at.
+    nearest: (N,) int64, the cluster an outlier lies nearest to, and of any other its own.
     """
 
     label: np.ndarray
     confidence: np.ndarray
     centers: np.ndarray
+    reliability: np.ndarray | None = None
+    nearest: np.ndarray | None = None
 
     @property
     def k(self) -> int:

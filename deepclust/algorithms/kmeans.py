@@ -33,6 +33,8 @@ LARGE = 2e9
 """N·k·d from which bfloat16 rounds pay for the copy they need."""
 ENOUGH = 3e-4
 """TOLERANCE of large problems."""
+SMALL = 3e7
+"""N·k·d up to which thirty starts are cheap."""
 CONTEST = 20_000
 """Above this many rows restarts compete on a sample, and only the best one sees all rows."""
 
@@ -54,13 +56,16 @@ def cluster(
     *,
     seed: int,
     progress: Progress = SILENT,
-    restarts: int = 10,
+    restarts: int | None = None,
     engine: Engine = "tiled",
     spherical: bool = False,
     device: str = "cpu",
 ) -> Clusters:
     """Cluster the rows of x (N, d) float32 into k groups of least squared distance to their mean.
 
+    restarts: 10 if left out, 30 where that costs a second or two: of ten starts on a small folder
+        the best often is another one for another seed (spread of ACC 3.5 points on 466 pictures
+        in 18 groups, 0.7 with thirty).
     spherical: normalise rows and centres, so that the cosine decides.
     Confidence is 1 − d₁/d₂ with d₁ ≤ d₂ the distances to the two nearest centres: 0 on the border
     of two clusters, 1 on a centre. On smoothed features it told right from wrong images better
@@ -71,6 +76,8 @@ def cluster(
     x = checked(x)
     k = check_k(k, "k-means", len(x))
     x = unit(x) if spherical else x
+    if restarts is None:
+        restarts = 30 if x.size * k <= SMALL else 10
     centers, label, distance = fit(
         x, k, seed=seed, restarts=restarts, engine=engine, spherical=spherical, device=device
     )

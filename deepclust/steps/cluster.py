@@ -31,6 +31,7 @@ class Clustered:
 
     sizes: (k,) pictures in each cluster, falling. outliers: pictures in none. samples: three
     names of each cluster, the surest first. warnings: collapse and imbalance in words.
+    titles: names that a person gave to clusters, by number.
     page: report.html, or None where it could not be made.
     """
 
@@ -43,6 +44,7 @@ class Clustered:
     confidence: list[float]
     samples: list[list[str]]
     warnings: list[str] = field(default_factory=list)
+    titles: dict[int, str] = field(default_factory=dict)
     page: Path | None = None
 
 
@@ -54,6 +56,9 @@ def cluster(
     seed: int = 0,
     name: str | None = None,
     edits: Path | None = None,
+    outliers: str | None = None,
+    levels: bool = False,
+    fresh: bool = False,
     sets: Sequence[str] = (),
     machine: Machine = HERE,
     progress: Progress = SILENT,
@@ -66,17 +71,36 @@ def cluster(
     `deepclust.algorithms.ALGORITHMS`, "head" for the method's own cluster head, or auto.
     edits: a file of fix-ups (`deepclust.edits`); the result is written beside the clustering, as
     <name>-edited, and k and the algorithm are those of the clustering that was edited.
-    name: of the folder under clusters/; <algorithm>-<k> if left out. sets: settings of the
-    embedding of a folder never seen, such as "views.cached=0".
+    name: of the folder under clusters/; <algorithm>-<k> if left out.
+    outliers: leave the least reliable pictures out as -1: "auto", or how many, such as "5%".
+    levels: write coarser and finer clusterings too, to levels.csv and merges.csv.
+    fresh: number the clusters anew, even if the folder was clustered before.
+    sets: settings of the embedding of a folder never seen, such as "views.cached=0".
     Raises a DeepclustError for what a person can mend.
     """
     wanted = read_k(k)
     _check_name(algorithm)
+    apart = read_share(outliers)
     if name is not None and (Path(name).name != name or name.startswith(".")):
         raise UsageError(f"--name {name}: must be a plain name of a folder")
     opened = _open(run, wanted, seed, sets, machine, progress)
     with opened.locked():
-        return _cluster(opened, wanted, algorithm, seed, name, edits, machine, progress)
+        ask = Ask(wanted, algorithm, seed, name, edits, apart, levels, fresh)
+        return _cluster(opened, ask, machine, progress)
+
+
+@dataclass(frozen=True)
+class Ask:
+    """What was asked of `cluster`, read and checked."""
+
+    k: int | range | None
+    algorithm: str
+    seed: int
+    name: str | None
+    edits: Path | None
+    outliers: float | str | None
+    levels: bool
+    fresh: bool
 
 
 def read_k(k: int | str | None) -> int | range | None:
@@ -94,6 +118,20 @@ def read_k(k: int | str | None) -> int | range | None:
     if not dash and low.isdecimal() and int(low) >= 2:
         return int(low)
     raise UsageError(f"--k {k}: must be a whole number of at least 2, a range like 5-60, or auto")
+
+
+def read_share(text: str | None) -> float | str | None:
+    """Read how many outliers are wanted: "auto", "5%", or None. Raises UsageError."""
+    if text is None or text == "auto":
+        return text
+    number, percent, rest = text.strip().partition("%")
+    try:
+        share = float(number) / 100
+    except ValueError:
+        share = 0.0
+    if not percent or rest or not 0 < share < 0.5:
+        raise UsageError(f"--outliers {text}: must be auto, or a share such as 5% below 50%")
+    return share
 
 
 def _check_name(algorithm: str) -> None:
@@ -127,23 +165,23 @@ def _open(
     return embed(path, k=least, seed=seed, sets=sets, machine=machine, progress=progress)
 
 
-def _cluster(
-    run: Run, k: int | range | None, algorithm: str, seed: int, name: str | None,
-    edits: Path | None, machine: Machine, progress: Progress,
-) -> Clustered:  # fmt: skip
+def _cluster(run: Run, ask: Ask, machine: Machine, progress: Progress) -> Clustered:
     import numpy as np
 
     from deepclust import algorithms, heads
+    from deepclust.algorithms.reliability import judged
     from deepclust.device import pick, use_threads
     from deepclust.report import page
-    from deepclust.steps import fixups
+    from deepclust.steps import fixups, grown
 
-    plan = None if edits is None else fixups.plan(run, edits)
+    k, algorithm, seed = ask.k, ask.algorithm, ask.seed
+    plan, titles = None if ask.edits is None else fixups.plan(run, ask.edits), {}
     if plan is not None and k is None and algorithm == "auto":
         algorithm, k = plan.base.get("algorithm", "auto"), plan.base.get("k_asked")
     use_threads(machine.threads)
     began = time.monotonic()
     names, soft = run.names, run.probabilities()
+    x = np.ascontiguousarray(run.embeddings(), dtype=np.float32)
     own_k = None if soft is None else soft.shape[1]
     choice: KChoice | None = None
     asked = k if isinstance(k, int) else None
@@ -162,14 +200,21 @@ def _cluster(
                 run, asked, seed=seed, device=pick(machine.device), workers=machine.workers,
                 progress=progress,
             )  # fmt: skip
-        found = _of_head(np.asarray(soft), np.asarray(run.embeddings()))
+        found = _of_head(np.asarray(soft), x)
     else:
-        x = np.ascontiguousarray(run.embeddings(), dtype=np.float32)
         with progress.stage(f"cluster with {chosen}"):
-            found = algorithms.run(chosen, x, asked, seed=seed, progress=progress)
+            found = None
+            if chosen == "kmeans" and asked is not None and not ask.fresh:
+                found = grown.go_on(
+                    run, ask.name or f"kmeans-{asked}", x, asked, seed, progress
+                )  # fmt: skip
+            if found is None:
+                found = algorithms.run(chosen, x, asked, seed=seed, progress=progress)
+    with progress.stage("judge"):
+        found = judged(x, found, seed=seed, space=run.whitened(), apart=ask.outliers)
     own = chosen == "head" and own_k is not None
     label = run.info["settings"]["method"] if own else chosen
-    folder = run.path / "clusters" / (name or f"{label}-{asked if asked else found.k}")
+    folder = run.path / "clusters" / (ask.name or f"{label}-{asked if asked else found.k}")
     warnings = _warnings(found, asked)
     for line in warnings:
         progress.warn(line)
@@ -185,16 +230,15 @@ def _cluster(
     if choice is not None:
         table = zip(choice.ks, choice.silhouette, choice.modularity)
         files.write_csv(folder / "k.csv", ["k", "silhouette", "modularity"], table)
+    if ask.levels:
+        _write_levels(folder, names, x, found, seed)
     if plan is not None:
-        found, titles = fixups.apply(run, plan, found, folder.name, seed=seed, progress=progress)
-        sizes = np.bincount(found.label[found.label >= 0], minlength=found.k)
-        out = int((found.label < 0).sum())
-        details |= {"edited": folder.name, "k_found": found.k, "sizes": sizes, "outliers": out}
-        folder = folder.with_name(folder.name + fixups.ENDING)
-        write(folder, names, found, details, titles)
+        edited = fixups.write(run, plan, found, folder, details, seed=seed, progress=progress)
+        folder, found, titles = edited.path, edited.found, edited.titles
     run.update(clustered=folder.name)
     shown = page.write(run, folder, progress=progress)
-    return replace(_result(run, folder, chosen, names, found, warnings), page=shown)
+    done = _result(run, folder, chosen, names, found, warnings)
+    return replace(done, titles=titles, page=shown)
 
 
 def _guess(run: Run, among: range | None, seed: int, progress: Progress) -> KChoice:
@@ -281,6 +325,10 @@ def write(
         for name, label, confidence in zip(names, found.label, found.confidence)
     )
     header = ["file_name", "cluster", "confidence"]
+    if found.reliability is not None and found.nearest is not None:
+        header = [*header, "reliability", "nearest"]
+        more = zip(found.reliability, found.nearest)
+        rows = ((*row, f"{trust:.6f}", int(near)) for row, (trust, near) in zip(rows, more))
     if titles:
         header = [*header, "name"]
         rows = ((*row, files.text_cell(titles.get(row[1], ""))) for row in rows)
@@ -288,6 +336,26 @@ def write(
     files.write_csv(folder / "assignments.csv", header, rows)
     files.write_array(folder / "centers.npy", found.centers)
     seal_clusters(folder, details)
+
+
+def _write_levels(
+    folder: Path, names: list[str], x: np.ndarray, found: Clusters, seed: int
+) -> None:
+    """Write levels.csv, a column a level, coarse to fine, and merges.csv."""
+    from deepclust.algorithms.levels import levels
+
+    tree = levels(x, found, seed=seed)
+    files.write_csv(
+        folder / "levels.csv", ["file_name", *(f"k{k}" for k in tree.labels)],
+        (
+            (files.path_cell(name), *map(int, row))
+            for name, row in zip(names, zip(*tree.labels.values()))
+        ),
+    )  # fmt: skip
+    rows = (
+        (found.k + i, a, b, f"{rise:.6f}", size) for i, (a, b, rise, size) in enumerate(tree.merges)
+    )
+    files.write_csv(folder / "merges.csv", ["made", "a", "b", "rise", "images"], rows)
 
 
 def _result(

@@ -1,4 +1,7 @@
-"""Edits of a person in a clustering: read before it is made, applied after, kept in the run."""
+"""Edits of a person in a clustering: read before it is made, applied after, kept in the run.
+
+Nothing but the clustering is changed: the one that was edited stays, and so do all pictures.
+"""
 
 from __future__ import annotations
 
@@ -11,20 +14,36 @@ from deepclust.progress import Progress
 from deepclust.run import Run
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from deepclust.algorithms import Clusters
     from deepclust.data.labels import Assignments
     from deepclust.edits import Edit
 
 FILE = "edits.toml"
 ENDING = "-edited"
+SEAL = ("files", files.DIGEST)  # of clusters.json: the edited one gets its own
 
 
 @dataclass(frozen=True)
 class Plan:
-    """Edits to apply. base: clusters.json of the clustering that they were made on, {} if none."""
+    """Edits to apply. name: of the clustering that they were made on, None if there is none.
+
+    base: its clusters.json, {} without one.
+    """
 
     edits: list[Edit]
+    name: str | None
     base: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Edited:
+    """A clustering with the edits in it. titles: names of clusters by number."""
+
+    path: Path
+    found: Clusters
+    titles: dict[int, str]
 
 
 def plan(run: Run, path: Path) -> Plan:
@@ -49,28 +68,84 @@ def plan(run: Run, path: Path) -> Plan:
     if name is not None and name.endswith(ENDING) and kept.exists() and not _same(kept, path):
         _, earlier = edits.read(kept)
         name = name[: -len(ENDING)]
-    base = files.read_json(known[name] / "clusters.json") if name in known else {}
-    return Plan([*earlier, *new], base)
+    if name is None or name not in known:
+        return Plan([*earlier, *new], None, {})
+    return Plan([*earlier, *new], name, files.read_json(known[name] / "clusters.json"))
 
 
 def _same(a: Path, b: Path) -> bool:
     return a.resolve() == b.expanduser().resolve()
 
 
-def apply(
-    run: Run, plan: Plan, found: Clusters, name: str, *, seed: int, progress: Progress
-) -> tuple[Clusters, dict[int, str]]:
-    """Apply a plan to a clustering called `name`; return the result and names of its clusters.
+def standing(
+    run: Run, path: Path, clustering: str | None, progress: Progress, trial: Path | None = None
+) -> Edited:
+    """Apply an edits file to a clustering as it stands: the one named, or that of the edits."""
+    import numpy as np
+
+    from deepclust.algorithms import Clusters
+    from deepclust.algorithms.reliability import judged
+    from deepclust.data.labels import read_assignments
+
+    made = plan(run, path)
+    asked = run.clustering(clustering or made.name)
+    names = [folder.name for folder in run.clusterings()]
+    bare = asked.name.removesuffix(ENDING)
+    base = run.clustering(bare) if bare in names else asked
+    table = read_assignments(base / "assignments.csv")
+    row = {name: i for i, name in enumerate(table.names)}
+    at = np.array([row.get(name, -1) for name in run.names], dtype=np.int64)
+    label = np.where(at >= 0, table.cluster[at], -1)
+    sure = np.zeros(len(table.names)) if table.confidence is None else table.confidence
+    confidence = np.where(at >= 0, sure[at], 0).astype(np.float32)
+    details = files.read_json(base / "clusters.json")
+    seed = int(details.get("seed", 0))
+    x = np.ascontiguousarray(run.embeddings(), dtype=np.float32)
+    found = Clusters(label, confidence, _means(x, label))
+    found = judged(x, found, seed=seed, space=run.whitened())
+    return write(run, made, found, base, details, seed=seed, progress=progress, trial=trial)
+
+
+def write(
+    run: Run, plan: Plan, found: Clusters, base: Path, details: dict[str, Any], *, seed: int,
+    progress: Progress, trial: Path | None = None,
+) -> Edited:  # fmt: skip
+    """Apply a plan to the clustering in `base` and write the result beside it, as <base>-edited.
 
     The run keeps the edits, so that they can be given again. What could not be done is said.
+    trial: a folder to write to instead; the run stays as it is.
     """
     import numpy as np
 
     from deepclust import edits
+    from deepclust.steps import cluster
+
+    anchored = edits.anchor(plan.edits, _as_table(run.names, found))
+    found, titles = _apply(run, anchored, found, seed, progress)
+    sizes = np.bincount(found.label[found.label >= 0], minlength=found.k)
+    details = {
+        **{key: value for key, value in details.items() if key not in SEAL},
+        "edited": base.name, "k_found": found.k, "sizes": sizes,
+        "outliers": int((found.label < 0).sum()),
+    }  # fmt: skip
+    folder = (trial or base.parent) / (base.name + ENDING)
+    if trial is None:
+        files.write_text(run.path / FILE, edits.dump(anchored, base.name))
+    cluster.write(folder, run.names, found, details, titles)
+    return Edited(folder, found, titles)
+
+
+def _apply(
+    run: Run, anchored: list[Edit], found: Clusters, seed: int, progress: Progress
+) -> tuple[Clusters, dict[int, str]]:
+    """Return the clustering with the edits in it, numbered by size, and names of its clusters."""
+    import numpy as np
+
+    from deepclust import edits
     from deepclust.algorithms import by_size
+    from deepclust.algorithms.reliability import nearest
 
     names, x = run.names, np.asarray(run.embeddings())
-    anchored = edits.anchor(plan.edits, _as_table(names, found))
     done = edits.apply(anchored, names, found.label, found.confidence, x, seed=seed)
     for line in done.words:
         progress.warn(line)
@@ -80,14 +155,20 @@ def apply(
         for key, title in done.titles.items()
         if (done.label == key).any()
     }
-    k = int(label.max(initial=-1)) + 1
-    centers = np.zeros((k, x.shape[1]), np.float32)
-    inside = label >= 0
-    np.add.at(centers, label[inside], x[inside])
-    centers /= np.bincount(label[inside], minlength=k)[:, None]
-    files.write_text(run.path / FILE, edits.dump(anchored, name))
     confidence = done.confidence.astype(np.float32)
-    return replace(found, label=label, confidence=confidence, centers=centers), titles
+    changed = replace(found, label=label, confidence=confidence, centers=_means(x, label))
+    return replace(changed, nearest=nearest(x, changed)), titles
+
+
+def _means(x: np.ndarray, label: np.ndarray) -> np.ndarray:
+    """Return the centres (k, d) float32 of a labelling (N,) in which every number occurs."""
+    import numpy as np
+
+    inside = label >= 0
+    sizes = np.bincount(label[inside])
+    centers = np.zeros((len(sizes), x.shape[1]), np.float32)
+    np.add.at(centers, label[inside], x[inside])
+    return centers / np.maximum(sizes, 1)[:, None]
 
 
 def _as_table(names: list[str], found: Clusters) -> Assignments:
