@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import os
+from collections import Counter
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -190,9 +191,9 @@ def test_composed_and_decomposed_accents_are_one_name_to_some_systems():
 def test_imagefolder_lists_its_pictures_for_the_loader(run):
     done = export(run.path, to="imagefolder")
     table = rows(done.path / "metadata.csv")
-    assert table[0] == ["file_name", "cluster", "confidence", "source"]
+    assert table[0] == ["file_name", "cluster", "label", "confidence", "source"]
     assert all((done.path / row[0]).is_file() for row in table[1:])
-    assert table[3] == ["cluster-0/1-2.png", "0", "0.750000", "b/1.png"]
+    assert table[3] == ["cluster-0/1-2.png", "0", "cluster-0", "0.750000", "b/1.png"]
 
 
 def test_embeddings_come_with_the_names_of_their_rows(run):
@@ -252,17 +253,114 @@ def test_fiftyone_labels_go_by_the_stem_of_the_copy(run):
     assert [table["labels"][stem] for stem in sorted(stems)] == [0, 0, 0, 1, 1, None]
 
 
+def in_parts(root: Path) -> dict[str, int]:
+    found = (path.relative_to(root).parent.as_posix() for path in root.glob("*/*/*"))
+    return dict(sorted(Counter(found).items()))
+
+
 def test_yolo_holds_out_one_picture_of_each_small_cluster(run):
     done = export(run.path, to="yolo")
-    count = {
-        f"{part}/{cluster}": len(list((done.path / part / cluster).iterdir()))
-        for part in ("train", "val")
-        for cluster in ("cluster-0", "cluster-1")
-    }
-    assert count == {
-        "train/cluster-0": 2, "val/cluster-0": 1, "train/cluster-1": 1, "val/cluster-1": 1,
+    assert in_parts(done.path) == {
+        "test/cluster-0": 1, "train/cluster-0": 1, "train/cluster-1": 1, "val/cluster-0": 1,
+        "val/cluster-1": 1,
     }  # fmt: skip
-    assert not list(done.path.glob("*/outliers"))
+
+
+def test_yolo_holds_out_a_tenth_twice(workdir):
+    names = [f"{i:02}.png" for i in range(40)]
+    run = make_run(Path("runs/many"), workdir / "p", names, [0] * 30 + [1] * 10)
+    assert in_parts(export(run.path, to="yolo").path) == {
+        "test/cluster-0": 3, "test/cluster-1": 1, "train/cluster-0": 24, "train/cluster-1": 8,
+        "val/cluster-0": 3, "val/cluster-1": 1,
+    }  # fmt: skip
+
+
+def test_yolo_never_tears_repeated_pictures_apart(workdir):
+    # Four groups of ten; some repeat across clusters, which does not free them.
+    names = [f"{i:02}.png" for i in range(40)]
+    run = make_run(Path("runs/many"), workdir / "p", names, [0] * 25 + [1] * 15)
+    repeats = [[names[i], names[i % 4], "near"] for i in range(4, 40)]
+    files.write_csv(run.path / "duplicates.csv", ["file_name", "duplicate_of", "kind"], repeats)
+    done = export(run.path, to="yolo")
+    part = {}
+    for path in done.path.glob("*/*/*"):
+        part.setdefault(int(path.stem.partition("-")[0]) % 4, set()).add(path.parts[-3])
+    assert all(len(parts) == 1 for parts in part.values())
+    assert {next(iter(parts)) for parts in part.values()} == {"train", "val", "test"}
+
+
+def named(run: Run, **names: str) -> Path:
+    """Give names to clusters of the run, as an edited clustering has them."""
+    folder = run.path / "clusters" / "kmeans-2"
+    details = {"algorithm": "kmeans", "k_found": 2, "seed": 0}
+    found = Clusters(np.array(LABEL), np.full(6, 0.75, np.float32), np.eye(2, 4, dtype=np.float32))
+    write(folder, NAMES, found, details, {int(key[1:]): name for key, name in names.items()})
+    return folder
+
+
+def test_every_format_calls_a_cluster_what_a_person_called_it(run):
+    named(run, c0='cats & "<dogs>"/\\')
+    word = 'cats & "<dogs>"/\\'
+    trees = {to: tree(export(run.path, to=to).path) for to in ("folders", "yolo", "sheets")}
+    assert "cats & __dogs____/1.png" in trees["folders"]
+    assert "train/cats & __dogs____" in {name.rpartition("/")[0] for name in trees["yolo"]}
+    assert "cats & __dogs____.png" in trees["sheets"]
+    table = rows(export(run.path, to="imagefolder").path / "metadata.csv")
+    assert table[1][:3] == ["cats & __dogs____/1.png", "0", word]
+    assert rows(export(run.path, to="csv").path / "clusters.csv")[1][-1] == word
+    view = ElementTree.parse(export(run.path, to="labelstudio").path / "labelling.xml")
+    assert [choice.get("value") for choice in view.iter("Choice")] == [word, "cluster-1"]
+    cvat = ElementTree.parse(export(run.path, to="cvat").path / "annotations.xml")
+    assert [name.text for name in cvat.iter("name")] == [word, "cluster-1"]
+    assert next(cvat.iter("tag")).get("label") == word
+    coco = json.loads((export(run.path, to="coco").path / "annotations.json").read_text())
+    assert coco["categories"][0]["name"] == word
+    sets = json.loads((export(run.path, to="fiftyone").path / "labels.json").read_text())
+    assert sets["classes"] == [word, "cluster-1"]
+    words = (export(run.path, to="tensorboard").path / "metadata.tsv").read_text()
+    assert f"a/1.png\t{word}" in words
+
+
+def test_names_that_clash_are_numbered(run):
+    folder = named(run, c0="cluster-1", c1="Cluster-1")
+    job = Job(run, folder)
+    assert [job.label(c) for c in (0, 1, -1)] == ["cluster-1", "Cluster-1", "outliers"]
+    assert [job.folder(c) for c in (0, 1, -1)] == ["cluster-1", "Cluster-1-2", "outliers"]
+    job = Job(run, named(run, c1="cluster-0"))
+    assert [job.label(c) for c in (0, 1)] == ["cluster-0", "cluster-0-2"]
+    job = Job(run, named(run, c0="outliers\t", c1="../x"))
+    assert [job.folder(c) for c in (0, 1, -1)] == ["outliers_", "_._x", "outliers"]
+
+
+EDITS = """
+[[edit]]
+rename = 0
+name = "cats"
+[[edit]]
+move = ["b/=2.png"]
+to = 0
+"""
+
+
+def test_edits_are_applied_before_an_export_and_stay_in_the_run(run, cli):
+    Path("mine.toml").write_text(EDITS)
+    planned = cli("export", "--to", "folders", "--edits", "mine.toml", "--dry-run")
+    assert planned.exit_code == 0, planned.stderr
+    assert "cats/=2.png" in planned.stdout
+    assert [folder.name for folder in run.clusterings()] == ["kmeans-2"]
+    assert not (run.path / "edits.toml").exists()
+    ran = cli("export", "--to", "folders", "--edits", "mine.toml")
+    assert ran.exit_code == 0, ran.stderr
+    assert ran.stdout == "6 files written: exports/flowers-kmeans-2-edited-folders\n"
+    copies = tree(Path("exports/flowers-kmeans-2-edited-folders"))
+    assert {name.partition("/")[0] for name in copies} == {"cats", "cluster-1", "outliers"}
+    folder = run.path / "clusters" / "kmeans-2-edited"
+    assert ">cats</button>" in (folder / "report.html").read_text()
+    assert (run.path / "edits.toml").exists()
+    again = cli("export", "--to", "csv", "--edits", run.path / "edits.toml")
+    assert again.exit_code == 0, again.stderr
+    table = rows(Path("exports/flowers-kmeans-2-edited-csv/clusters.csv"))
+    assert [row[1] for row in table[1:]] == ["0", "0", "0", "0", "1", "-1"]
 
 
 def test_tensorboard_has_a_line_a_picture_and_one_of_names(run):
@@ -289,10 +387,10 @@ def test_sheets_show_each_cluster_and_carry_no_metadata(run, workdir):
     exif[271] = "SECRETCAM"
     Image.new("RGB", (9, 7), "red").save(source, exif=exif)
     done = export(run.path, to="sheets")
-    assert tree(done.path) == {"cluster-0.jpg", "cluster-1.jpg", "outliers.jpg"}
-    data = (done.path / "cluster-0.jpg").read_bytes()
+    assert tree(done.path) == {"cluster-0.png", "cluster-1.png", "outliers.png"}
+    data = (done.path / "cluster-0.png").read_bytes()
     assert b"SECRETCAM" not in data
-    with Image.open(done.path / "cluster-0.jpg") as sheet:
+    with Image.open(done.path / "cluster-0.png") as sheet:
         assert not sheet.getexif()
         assert sheet.size == (10 * 100 + 4, 104)
         red, green, _ = sheet.getpixel((52, 52))

@@ -6,8 +6,11 @@ import base64
 import hashlib
 import json
 import re
+import sys
 from html.parser import HTMLParser
 from pathlib import Path
+from types import ModuleType
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -306,3 +309,47 @@ def test_pictures_on_cards_share_the_first_sheet_and_each_has_its_cell(tmp_path)
         row, column = divmod(int(found.drawn.cell[i]), sprites.COLUMNS)
         seen = sheet[row * side + 2, column * side + 2].argmax()
         assert seen == i % 3  # the colour of its cluster
+
+
+class Umap:
+    """Stands in for umap-learn: takes the same options, and lays rows on a line."""
+
+    options: ClassVar[dict[str, object]] = {}
+
+    def __init__(self, **options: object) -> None:
+        Umap.options = options
+
+    def fit_transform(self, x: np.ndarray) -> np.ndarray:
+        return np.stack([np.arange(len(x)), np.zeros(len(x))], axis=1)
+
+
+def test_the_map_is_by_umap_where_it_is_installed_and_the_page_says_so(tmp_path, monkeypatch):
+    module = ModuleType("umap")
+    module.UMAP = Umap  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "umap", module)
+    few, folder = a_run(tmp_path / "few", plain_names(14))
+    assert "PCA of the embedding" in page.write(few, folder).read_text()
+    run, folder = a_run(tmp_path / "more", plain_names(15))
+    assert "UMAP of the embedding" in page.write(run, folder).read_text()
+    assert Umap.options["random_state"] == 0
+    place, how = layout.plane(np.ones((15, 3), np.float32), seed=4)
+    assert how == "UMAP"
+    assert place[:, 0].tolist() == pytest.approx(np.linspace(0, 1, 15))
+    assert Umap.options["random_state"] == 4
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_umap_lays_the_same_map_twice():
+    pytest.importorskip("umap", reason="umap-learn is not installed: a stand-in was tested")
+    x = np.random.default_rng(0).standard_normal((40, 8)).astype(np.float32)
+    x[:20] += 6
+    (first, how), (second, _) = layout.plane(x), layout.plane(x)
+    assert how == "UMAP"
+    assert np.array_equal(first, second)
+    gap = np.linalg.norm(first[:20].mean(axis=0) - first[20:].mean(axis=0))
+    assert gap > 0.3  # two groups stay two
+
+
+def test_the_map_is_by_pca_without_umap(monkeypatch):
+    monkeypatch.setitem(sys.modules, "umap", None)
+    assert layout.plane(np.eye(20, 4, dtype=np.float32))[1] == "PCA"

@@ -124,6 +124,7 @@ def coco(job: Job) -> list[Item]:
                         "image_id": number,
                         "category_id": row.cluster + 1,
                         "bbox": [0, 0, width, height],
+                        "segmentation": [[0, 0, width, 0, width, height, 0, height]],
                         "area": width * height,
                         "iscrowd": 0,
                         "score": row.confidence,

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from deepclust import files
@@ -38,6 +40,7 @@ def export(
     to: str = "folders",
     out: Path | str | None = None,
     clustering: str | None = None,
+    edits: Path | None = None,
     link: bool = False,
     overwrite: bool = False,
     dry_run: bool = False,
@@ -49,11 +52,12 @@ def export(
     out: a folder, or for a format of one file, such as csv, also that file, named with its
         ending; exports/<run>-<clustering>-<to> if left out.
     clustering: its name in the run; the newest if left out.
+    edits: a file of fix-ups (`deepclust.edits`) to apply first; the result stays in the run, as
+        <clustering>-edited.
     link: links to pictures in place of copies. overwrite: replace what an earlier export wrote.
     Raises a DeepclustError for what a person can mend.
     """
-    from deepclust.exporters import EXPORTERS, WITHOUT_CLUSTERS, Job
-    from deepclust.exporters.place import MANIFEST, Place
+    from deepclust.exporters import EXPORTERS
 
     if to not in EXPORTERS:
         raise UsageError(f"unknown format {to!r}", hint=nearest(to, list(EXPORTERS)))
@@ -62,8 +66,41 @@ def export(
         progress.say(f"run: {opened.path}")
     else:
         opened = Run.open(Path(run))
-    wanted = to not in WITHOUT_CLUSTERS or clustering is not None or opened.clusterings()
-    clusters = opened.clustering(clustering) if wanted else None
+    with ExitStack() as stack:
+        clusters = _clusters(opened, to, clustering, edits, dry_run, progress, stack)
+        return _export(opened, clusters, to, out, link, overwrite, dry_run, progress)
+
+
+def _clusters(
+    run: Run, to: str, clustering: str | None, edits: Path | None, dry_run: bool,
+    progress: Progress, stack: ExitStack,
+) -> Path | None:  # fmt: skip
+    """Return the folder of the clustering to export, with the edits in it."""
+    from deepclust.exporters import WITHOUT_CLUSTERS
+
+    if edits is None:
+        wanted = to not in WITHOUT_CLUSTERS or clustering is not None or run.clusterings()
+        return run.clustering(clustering) if wanted else None
+    from deepclust.report import page
+    from deepclust.steps import fixups
+
+    if dry_run:
+        trial = Path(stack.enter_context(TemporaryDirectory()))
+        return fixups.standing(run, edits, clustering, progress, trial).path
+    with run.locked():
+        folder = fixups.standing(run, edits, clustering, progress).path
+        run.update(clustered=folder.name)
+        page.write(run, folder, progress=progress)
+    return folder
+
+
+def _export(
+    opened: Run, clusters: Path | None, to: str, out: Path | str | None, link: bool,
+    overwrite: bool, dry_run: bool, progress: Progress,
+) -> Exported:  # fmt: skip
+    from deepclust.exporters import EXPORTERS, Job
+    from deepclust.exporters.place import MANIFEST, Place
+
     parts = [opened.name, *([clusters.name] if clusters else []), to]
     root = Path(out).expanduser() if out is not None else HOME / "-".join(parts)
     module, _, function = EXPORTERS[to].partition(":")
