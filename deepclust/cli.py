@@ -157,6 +157,10 @@ def cluster(
     fresh: Annotated[
         bool, Option("--fresh", help="New numbers, even for a folder clustered before.")
     ] = False,
+    encoder: Annotated[
+        str | None, Option(help="A folder never seen: lite0, or any timm name with --weights.")
+    ] = None,
+    weights: Annotated[str | None, Option(help="Of that encoder: a file, or hub.")] = None,
     fast: Annotated[
         bool, Option("--fast", help="A folder never seen: no views, a fifth of the time.")
     ] = False,
@@ -186,7 +190,7 @@ def cluster(
     sets += ["data.follow_links=true"] if follow_links else []
     done = step.cluster(
         run, k=k, algorithm=algorithm, seed=seed, name=name, edits=edits, outliers=outliers,
-        levels=levels, fresh=fresh, sets=sets,
+        levels=levels, fresh=fresh, encoder=encoder, weights=weights, sets=sets,
         machine=Machine(device, threads, workers), progress=screen.Screen(level),
     )  # fmt: skip
     if json:

@@ -6,12 +6,15 @@ import socket
 
 import pytest
 import torch
+from safetensors.torch import save_file
 from torch import nn
 from torch.nn import functional as F
 
 from deepclust import weights
 from deepclust.errors import CheckpointError, DataError, UsageError
 from deepclust.nets.encoders import ENCODERS, auto, build, fold_batchnorm
+from deepclust.run import Run
+from tests.shapes import planted
 
 NO_NETWORK = "no network in tests"
 
@@ -234,3 +237,35 @@ def test_a_word_that_is_no_file_lists_what_weights_can_be(tmp_path):
 def test_small_pictures_train_a_small_net_and_others_take_the_packaged_one():
     assert auto(28) == auto(40) == ("resnet8", "none")
     assert auto(41) == auto(512) == ("lite0", "packaged")
+
+
+def test_a_vit_from_a_file_clusters_a_folder_in_its_own_size(cli, workdir):
+    timm = pytest.importorskip("timm")
+    images = planted(workdir, (4, 4, 4, 4))
+    torch.manual_seed(0)
+    net = timm.create_model("vit_small_patch14_dinov2", num_classes=0)
+    save_file(net.state_dict(), workdir / "dino.safetensors")
+    words = ("cluster", images, "--k", 2, "--fast", "--encoder", "vit_small_patch14_dinov2")
+    quick = ("--threads", 1, "--workers", 0)
+    refused = cli(*words, *quick)
+    assert refused.exit_code == 2
+    assert "needs weights" in refused.stderr
+    done = cli(
+        *words, "--weights", workdir / "dino.safetensors", "--set", "encoder.image_size=98", *quick
+    )
+    assert done.exit_code == 0, done.stderr
+    run = Run.open(workdir / "runs" / "images")
+    assert run.embeddings().shape[0] == 16
+    assert run.info["encoder"]["name"] == "vit_small_patch14_dinov2"
+    assert "dino.safetensors" in run.info["encoder"]["origin"]
+    assert "at 98 px" in done.stderr
+    assert "dino.safetensors" in done.stderr
+
+
+def test_how_to_embed_is_not_for_a_run_that_has_its_embedding(cli, workdir):
+    images = planted(workdir, (3, 3, 3, 3))
+    quick = ("--threads", 1, "--workers", 0)
+    assert cli("cluster", images, "--k", 2, "--fast", *quick).exit_code == 0
+    done = cli("cluster", workdir / "runs" / "images", "--k", 2, "--fast", *quick)
+    assert done.exit_code == 2
+    assert "has its embedding" in done.stderr

@@ -59,6 +59,8 @@ def cluster(
     outliers: str | None = None,
     levels: bool = False,
     fresh: bool = False,
+    encoder: str | None = None,
+    weights: str | None = None,
     sets: Sequence[str] = (),
     machine: Machine = HERE,
     progress: Progress = SILENT,
@@ -75,6 +77,7 @@ def cluster(
     outliers: leave the least reliable pictures out as -1: "auto", or how many, such as "5%".
     levels: write coarser and finer clusterings too, to levels.csv and merges.csv.
     fresh: number the clusters anew, even if the folder was clustered before.
+    encoder, weights: of a folder never seen; the packaged ones if left out.
     sets: settings of the embedding of a folder never seen, such as "views.cached=0".
     Raises a DeepclustError for what a person can mend.
     """
@@ -83,7 +86,8 @@ def cluster(
     apart = read_share(outliers)
     if name is not None and (Path(name).name != name or name.startswith(".")):
         raise UsageError(f"--name {name}: must be a plain name of a folder")
-    opened = _open(run, wanted, seed, sets, machine, progress)
+    given = {"encoder": encoder, "weights": weights, "sets": sets}
+    opened = _open(run, wanted, seed, given, machine, progress)
     with opened.locked():
         ask = Ask(wanted, algorithm, seed, name, edits, apart, levels, fresh)
         return _cluster(opened, ask, machine, progress)
@@ -144,16 +148,20 @@ def _check_name(algorithm: str) -> None:
 
 
 def _open(
-    place: Path | str | None, k: int | range | None, seed: int, sets: Sequence[str],
+    place: Path | str | None, k: int | range | None, seed: int, given: dict[str, Any],
     machine: Machine, progress: Progress,
 ) -> Run:  # fmt: skip
-    if place is None:
-        run = Run.newest()
-        progress.say(f"run: {run.path}")
+    path = None if place is None else Path(place).expanduser()
+    if path is None or (path / "run.json").exists():
+        run = Run.newest() if path is None else Run.open(path)
+        if any(given.values()):
+            raise UsageError(
+                f"{run.path} has its embedding: how to make one is for a folder never seen",
+                hint="leave --encoder, --weights, --fast, --views and --set out, or name a folder",
+            )
+        if path is None:
+            progress.say(f"run: {run.path}")
         return run
-    path = Path(place).expanduser()
-    if (path / "run.json").exists():
-        return Run.open(path)
     if not path.exists():
         raise UsageError(
             f"no run and no folder of images at {path}",
@@ -162,7 +170,7 @@ def _open(
     from deepclust.steps.embed import embed
 
     least = k if isinstance(k, int) else None
-    return embed(path, k=least, seed=seed, sets=sets, machine=machine, progress=progress)
+    return embed(path, k=least, seed=seed, machine=machine, progress=progress, **given)
 
 
 def _cluster(run: Run, ask: Ask, machine: Machine, progress: Progress) -> Clustered:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from deepclust import files
+from deepclust.errors import UsageError
 from deepclust.progress import SILENT, Progress
 from deepclust.run import Run
 from deepclust.steps import intake
@@ -19,13 +20,17 @@ def embed(
     k: int | None = None,
     seed: int = 0,
     out: Path | None = None,
+    encoder: str | None = None,
+    weights: str | None = None,
     sets: Sequence[str] = (),
     machine: Machine = HERE,
     progress: Progress = SILENT,
 ) -> Run:
     """Make a run whose embedding is the whitened features of a frozen encoder. No training.
 
-    k: only checked against the number of pictures, before the work. Raises a DeepclustError.
+    k: only checked against the number of pictures, before the work.
+    encoder, weights: the packaged ones if left out; weights are a file, or hub.
+    Raises a DeepclustError.
     """
     from deepclust import frozen, plan
     from deepclust.algorithms.whitening import smooth
@@ -35,9 +40,14 @@ def embed(
     from deepclust.methods import find as find_method
 
     device, threads = pick(machine.device), use_threads(machine.threads)
+    if encoder not in (None, "lite0") and weights is None:
+        raise UsageError(
+            f"--encoder {encoder} needs weights: untrained, it sees nothing",
+            hint="give --weights FILE, or --weights hub to download what its authors published",
+        )
+    chosen_encoder = {"name": encoder or "lite0", "weights": weights or "packaged", "train": "none"}
     base: dict[str, Any] = {
-        "method": {"name": DEFAULT}, "seed": seed,
-        "encoder": {"name": "lite0", "weights": "packaged", "train": "none"},
+        "method": {"name": DEFAULT}, "seed": seed, "encoder": chosen_encoder,
     }  # fmt: skip
     cls = find_method(DEFAULT)
     layers = [base, *map(read_assignment, sets)]
