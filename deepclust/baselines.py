@@ -6,6 +6,7 @@ import numpy as np
 
 from deepclust import frozen
 from deepclust.algorithms.kmeans import cluster
+from deepclust.algorithms.whitening import smooth
 from deepclust.config import Settings, read_file, settings
 from deepclust.data.images import find_images
 from deepclust.data.store import Rows, load_pixels, store_side
@@ -25,7 +26,8 @@ def baselines(
     """Cluster the pictures of a run without anything that was learnt on them.
 
     Returns by name the labels (N,) int64 of the k-means of `cluster`, on pixels at 32 × 32, and
-    on the features of the packaged ImageNet encoder (or of the run's own frozen encoder).
+    on the features of the packaged ImageNet encoder (or of the run's own frozen encoder); for a
+    run that learnt on features, also on these as they were whitened and smoothed before.
     Raises DataError if pictures of the run are gone.
     """
     pixels = squares(run, PIXEL_SIDE, progress)[:].reshape(len(run.names), -1)
@@ -33,6 +35,8 @@ def baselines(
         "k-means on pixels": pixels.astype(np.float32) / 255,
         "k-means on plain features": plain_features(run, progress),
     }
+    if run.info["settings"].get("frozen") and run.info["settings"]["method"] != "none":
+        spaces["k-means on whitened features"] = _whitened(run, progress)
     return {name: cluster(x, k, seed=seed).label for name, x in spaces.items()}
 
 
@@ -50,6 +54,18 @@ def plain_features(run: Run, progress: Progress = SILENT) -> np.ndarray:
         root=run.image_root, seed=chosen.seed, device=pick("cpu"), count=count, progress=progress,
     )  # fmt: skip
     return frozen.plain(rows, layers)
+
+
+def _whitened(run: Run, progress: Progress) -> np.ndarray:
+    """Return the features that a run learnt on, whitened and smoothed: unit rows (N, c)."""
+    chosen = settings_of(run)
+    encoder = frozen.encoder(chosen)
+    rows, layers = frozen.features(
+        squares(run, store_side(encoder.image_size), progress), encoder, chosen.views,
+        weights_of=chosen.encoder.weights, root=run.image_root, seed=chosen.seed,
+        device=pick("cpu"), progress=progress,
+    )  # fmt: skip
+    return smooth(frozen.Space.load(run.path / "features.safetensors", rows, layers).whitened())
 
 
 def settings_of(run: Run) -> Settings:

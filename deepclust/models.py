@@ -40,6 +40,7 @@ class Model:
     train: Train
     header: dict[str, Any]
     origin: dict[str, str]
+    space: frozen.Space | None
 
 
 def build(
@@ -50,6 +51,7 @@ def build(
     size = chosen.encoder.image_size or 128
     source: Source
     trunk: nn.Module
+    space: frozen.Space | None = None
     if chosen.encoder.train == "none":
         encoder, space = frozen.embed(run, chosen, rows, device, workers, progress)
         source = Features(*space.views(), seed=chosen.seed)
@@ -78,7 +80,7 @@ def build(
         "encoder": chosen.encoder.name, "image_size": size, "width": width,
         "frozen": chosen.encoder.train == "none", "images": len(rows),
     }  # fmt: skip
-    return Model(method, source, train, header, origin)
+    return Model(method, source, train, header, origin, space)
 
 
 def adapter(width: int, seed: int) -> Adapter:

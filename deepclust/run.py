@@ -43,7 +43,7 @@ OWN = (
     "edits.toml",
 )  # fmt: skip
 OF_CLUSTERS = (
-    "assignments.csv", "centers.npy", "clusters.json", "k.csv", "levels.csv", "merges.csv",
+    "assignments.csv", "centers.npy", "clusters.json", "k.csv", "k.png", "levels.csv", "merges.csv",
     "report.", "confusion.png", "predicted-",
 )  # fmt: skip
 

@@ -235,8 +235,9 @@ def test_a_word_that_is_no_file_lists_what_weights_can_be(tmp_path):
 
 
 def test_small_pictures_train_a_small_net_and_others_take_the_packaged_one():
-    assert auto(28) == auto(40) == ("resnet8", "none")
-    assert auto(41) == auto(512) == ("lite0", "packaged")
+    assert auto(28, grey=True) == auto(40, grey=True) == ("resnet8", "none")
+    assert auto(41, grey=True) == auto(512, grey=False) == ("lite0", "packaged")
+    assert auto(32, grey=False) == ("lite0", "packaged")
 
 
 def test_a_vit_from_a_file_clusters_a_folder_in_its_own_size(cli, workdir):

@@ -10,8 +10,10 @@ import pytest
 from deepclust import training
 from tests.shapes import planted
 
-OPTIONS = ("--method", "cc", "--k", 2, "--epochs", 2, "--batch-size", 12, "--threads", 1,
-           "--workers", 0)  # fmt: skip
+OPTIONS = (
+    "--method", "cc", "--encoder", "resnet8", "--k", 2, "--epochs", 2, "--batch-size", 12,
+    "--threads", 1, "--workers", 0,
+)  # fmt: skip
 
 
 @pytest.mark.parametrize("steps", [1, 2, 3, 4], ids=["inside 1", "end of 1", "inside 2", "end"])

@@ -42,7 +42,7 @@ def test_short_epochs_are_saved_at_the_first_and_the_last(
     images = planted(workdir, (2, 2, 2, 2))
     ran = cli(
         "pretrain", images, "--method", "simclr", "--epochs", 4, "--batch-size", 8, "--out", "run",
-        "--threads", 1, "--workers", 0,
+        "--encoder", "resnet8", "--threads", 1, "--workers", 0,
     )  # fmt: skip
     assert ran.exit_code == 0, ran.stderr
     assert positions == [(epoch, 0) for epoch in expected]

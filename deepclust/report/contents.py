@@ -293,6 +293,15 @@ def history(run: Run) -> list[dict[str, Any]]:
     return [line for line in found if isinstance(line, dict)]
 
 
+def candidates(folder: Path) -> list[dict[str, float]]:
+    """Return the table of k.csv, [] where k was given or the table is damaged."""
+    try:
+        rows = files.read_csv(folder / "k.csv")
+        return [{key: float(cell) for key, cell in row.items()} for row in rows]
+    except (OSError, ValueError, TypeError):
+        return []
+
+
 def skipped(run: Run) -> list[tuple[str, int]]:
     """Return the reasons why files were left out, with their number, the commonest first."""
     try:

@@ -1,9 +1,9 @@
-"""Training curves as small drawings in SVG, from the lines of metrics.jsonl."""
+"""Curves as small drawings in SVG: of training, and of the candidates for k."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 WIDTH, HEIGHT, PAD = 300, 120, 6
@@ -13,6 +13,8 @@ TITLES = {
     "lr": "Learning rate",
     "effective_rank": "Directions in use",
     "uniformity": "Spread of the embedding",
+    "silhouette": "Silhouette: how far clusters stand apart",
+    "modularity": "Modularity: how far neighbours are together",
 }
 EXPLAINED = {
     "effective_rank": "near 1: every picture looks the same",
@@ -42,6 +44,18 @@ def curves(history: list[dict[str, Any]]) -> list[Curve]:
     """
     names = [key for key in _names(history) if key not in (*LEFT_OUT, *COLLAPSE.values())]
     return [found for name in names if (found := _curve(name, history)) is not None]
+
+
+def of_candidates(rows: list[dict[str, float]]) -> list[Curve]:
+    """Draw the scores of each candidate k, rising, with the k that each score is best at."""
+    made = []
+    for name in ("silhouette", "modularity"):
+        found = _curve(name, rows)
+        if found is not None:
+            best = max(rows, key=lambda row: row[name])
+            span = f"k {rows[0]['k']:.0f} to {rows[-1]['k']:.0f}"
+            made.append(replace(found, note=f"{span}, best at {best['k']:.0f}"))
+    return made
 
 
 def _names(history: list[dict[str, Any]]) -> list[str]:

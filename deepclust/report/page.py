@@ -25,7 +25,7 @@ from deepclust.errors import DeepclustError
 from deepclust.progress import SILENT, Progress
 from deepclust.report import contents, sprites
 from deepclust.report.contents import Contents
-from deepclust.report.curves import HEIGHT, WIDTH, curves
+from deepclust.report.curves import HEIGHT, WIDTH, curves, of_candidates
 from deepclust.report.picture import order
 from deepclust.report.result import Report
 from deepclust.report.tables import score_rows
@@ -96,6 +96,8 @@ def render(run: Run, folder: Path, found: Contents, report: Report | None = None
             report=report,
             heat=None if report is None or report.table is None else _heat(report, found),
             curves=curves(contents.history(run)),
+            guesses=of_candidates(contents.candidates(folder)),
+            advice=details.get("advice", ""),
             curve_size=(WIDTH, HEIGHT),
             version=__version__,
             made=time.strftime("%Y-%m-%d %H:%M"),

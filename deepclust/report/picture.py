@@ -1,8 +1,9 @@
-"""The picture of clusters against classes, drawn with Pillow alone."""
+"""Pictures of numbers, drawn with Pillow alone: clusters against classes, and candidates for k."""
 
 from __future__ import annotations
 
 import io
+import textwrap
 
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
@@ -12,6 +13,7 @@ from deepclust.report.result import Report
 MOST = 50  # rows and columns drawn
 PAD = 16
 INK, GREY, LINE, MARK = (33, 37, 41), (108, 117, 125), (222, 226, 230), (217, 72, 15)
+SHADE_INK = (66, 146, 198)
 SHADES = np.array([[255, 255, 255], [198, 219, 239], [66, 146, 198], [8, 48, 107]], dtype=float)
 
 
@@ -64,6 +66,49 @@ def confusion_png(report: Report) -> bytes:
     for i, j in zip(*np.nonzero(match[:, None] == cols[None, :])):
         x, y = left + side * int(j), top + side * int(i)
         draw.rectangle((x, y, x + side, y + side), outline=MARK, width=2)
+    buffer = io.BytesIO()
+    canvas.save(buffer, "PNG", optimize=True)
+    return buffer.getvalue()
+
+
+def choice_png(rows: list[dict[str, float]], chosen: int, advice: str) -> bytes:
+    """Draw the scores of each candidate for the number of clusters, one panel a score.
+
+    rows: k, silhouette and modularity of each, k rising. chosen: the guess, marked.
+    Returns a PNG file.
+    """
+    wide, high, left, top = 640, 150, 64, PAD + 30
+    font = ImageFont.load_default(14)
+    lines = textwrap.wrap(advice, 88)
+    canvas = Image.new(
+        "RGB", (left + wide + 2 * PAD, top + 22 * len(lines) + 2 * (high + 60)), "white"
+    )
+    draw = ImageDraw.Draw(canvas)
+    draw.text((PAD, PAD), "How many clusters", font=ImageFont.load_default(17), fill=INK)
+    for i, line in enumerate(lines):
+        draw.text((PAD, top + 22 * i), line, font=font, fill=GREY)
+    ks = np.log([row["k"] for row in rows])
+    x = left + wide * (ks - ks[0]) / max(float(np.ptp(ks)), 1e-9)
+    for panel, name in enumerate(("silhouette", "modularity")):
+        y0 = top + 22 * len(lines) + 30 + panel * (high + 60)
+        values = np.array([row[name] for row in rows])
+        low, span = values.min(), max(float(np.ptp(values)), 1e-9)
+        y = y0 + high - high * (values - low) / span
+        draw.rectangle((left, y0, left + wide, y0 + high), outline=LINE)
+        mark = float(np.interp(np.log(chosen), ks, x))
+        draw.line((mark, y0, mark, y0 + high), fill=MARK, width=2)
+        draw.line([*zip(x, y)], fill=SHADE_INK, width=3)
+        draw.text((left, y0 - 20), name, font=font, fill=INK)
+        draw.text((left - 6, y0), f"{values.max():.2f}", font=font, fill=GREY, anchor="rt")
+        draw.text((left - 6, y0 + high), f"{low:.2f}", font=font, fill=GREY, anchor="rb")
+        taken = -np.inf
+        for place, row in zip(x, rows):
+            if place - taken > 26 or row["k"] == chosen:
+                ink = MARK if row["k"] == chosen else GREY
+                draw.text(
+                    (place, y0 + high + 4), f"{row['k']:.0f}", font=font, fill=ink, anchor="mt"
+                )
+                taken = place
     buffer = io.BytesIO()
     canvas.save(buffer, "PNG", optimize=True)
     return buffer.getvalue()

@@ -179,7 +179,8 @@ def _cluster(run: Run, ask: Ask, machine: Machine, progress: Progress) -> Cluste
     from deepclust import algorithms, heads
     from deepclust.algorithms.reliability import judged
     from deepclust.device import pick, use_threads
-    from deepclust.report import page
+    from deepclust.report import contents, page
+    from deepclust.report.picture import choice_png
     from deepclust.steps import fixups, grown
 
     k, algorithm, seed = ask.k, ask.algorithm, ask.seed
@@ -238,6 +239,8 @@ def _cluster(run: Run, ask: Ask, machine: Machine, progress: Progress) -> Cluste
     if choice is not None:
         table = zip(choice.ks, choice.silhouette, choice.modularity)
         files.write_csv(folder / "k.csv", ["k", "silhouette", "modularity"], table)
+        rows = contents.candidates(folder)
+        files.write_bytes(folder / "k.png", choice_png(rows, choice.k, choice.advice))
     if ask.levels:
         _write_levels(folder, names, x, found, seed)
     if plan is not None:

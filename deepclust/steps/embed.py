@@ -55,7 +55,9 @@ def embed(
     listing = intake.find(images, settings(cls.Config, layers), place, k)
     run = Run.create(place, source=str(images.resolve()))
     with run.locked():
-        chosen, said = plan.settle(cls, layers, plan.survey(listing), len(listing.files))
+        seen = plan.survey(listing)
+        chosen, said = plan.settle(cls, layers, seen, len(listing.files))
+        said += plan.advice(seen)
         files.write_text(run.path / "config.toml", to_toml(chosen))
         for line in [f"run: {run.path}", *said]:
             progress.say(line)
