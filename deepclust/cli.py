@@ -46,6 +46,7 @@ FollowLinks = Annotated[
 ]
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 LONGEST = 300  # characters of a message
+MOST = 30  # clusters in a table
 level = 1
 debug = False
 
@@ -204,9 +205,9 @@ def cluster(
         (done.titles.get(c, c), size, f"{sure:.2f}", ", ".join(names))
         for c, (size, sure, names) in enumerate(zip(done.sizes, done.confidence, done.samples))
     ]
-    screen.table(["cluster", "images", "confidence", "such as"], rows[:30])
-    if len(rows) > 30:
-        screen.result(f"… and {len(rows) - 30} smaller clusters")
+    screen.table(["cluster", "images", "confidence", "such as"], rows[:MOST])
+    if len(rows) > MOST:
+        screen.result(f"… and {len(rows) - MOST} smaller clusters")
     outliers = f", {done.outliers} outliers" if done.outliers else ""
     screen.result(
         f"{done.images} images in {len(done.sizes)} clusters{outliers}: "
@@ -279,7 +280,7 @@ def evaluate(
 
     Example: deepclust evaluate --labels labels.csv
     """
-    from deepclust.report import score_rows
+    from deepclust.report import cluster_rows, score_rows
     from deepclust.steps.evaluate import evaluate as step
 
     report = step(
@@ -290,8 +291,10 @@ def evaluate(
     if json:
         screen.as_json(report.to_json())
         return
-    header, *rows = score_rows(report)
-    screen.table(header, rows)
+    for header, *rows in (cluster_rows(report), score_rows(report)):
+        screen.table(header, rows[:MOST])
+        if len(rows) > MOST:
+            screen.result(f"… and {len(rows) - MOST} smaller clusters")
     for line in report.verdict:
         screen.result(line)
     for path in report.paths:

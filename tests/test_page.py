@@ -90,7 +90,7 @@ def test_the_page_says_first_what_came_out(tmp_path):
     run, folder = a_run(tmp_path, plain_names(12))
     text = page.write(run, folder).read_text()
     assert "<h1>12 pictures in 3 clusters; the largest holds 33%.</h1>" in text
-    assert "1 × truncated" in text
+    assert "left out of the folder: 1 × truncated" in text
     assert str(tmp_path) not in text  # it is made to be sent
 
 

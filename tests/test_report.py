@@ -10,8 +10,8 @@ from PIL import Image
 
 from deepclust import files
 from deepclust.data.labels import folder_labels
-from deepclust.errors import DataError, DeepclustError, UsageError
-from deepclust.report import make, score_rows, write
+from deepclust.errors import DataError, DeepclustError, Stopped, UsageError
+from deepclust.report import cluster_rows, make, score_rows, write
 from deepclust.report.picture import confusion_png
 from deepclust.run import Run
 from deepclust.steps.evaluate import evaluate
@@ -134,6 +134,21 @@ def test_folders_are_labels(run):
     report = evaluate(run.path, labels="folders", baselines=False)
     assert [row.name for row in report.classes] == ["cat", "dog"]
     assert report.baselines == {}
+
+
+def test_the_three_surest_pictures_stand_for_a_cluster():
+    sure = np.array([0.1, 0.9, 0.5, 0.7, 0.8, np.nan])
+    report = make(np.array([0, 0, 0, 0, -1, 1]), None, title="t", confidence=sure, names=NAMES)
+    assert [row.samples for row in report.clusters] == [
+        ["cat/1.png", "dog/3.png", "cat/2.png"], ["=odd.png"],
+    ]  # fmt: skip
+    assert cluster_rows(report)[0] == ["cluster", "images", "confidence", "such as"]
+
+
+def test_a_stop_is_no_reason_to_go_on_without_baselines(run, tmp_path, baseline):
+    baseline(Stopped("stopped by a signal", signum=15))
+    with pytest.raises(Stopped):
+        evaluate(run.path, labels=label_csv(tmp_path))
 
 
 def test_without_labels_there_are_the_scores_that_need_none(run):
@@ -287,6 +302,9 @@ def test_the_command_shows_the_scores_and_the_files(cli, tmp_path):
     ran = cli("evaluate", "--assignments", table, "--labels", labels)
     assert ran.exit_code == 0, ran.stderr
     assert "0.600" in ran.stdout
+    assert "such as" in ran.stdout
+    assert "cat/0.png, cat/1.png" in ran.stdout
+    assert "100% cat" in ran.stdout
     assert "theirs.report.json" in ran.stdout.replace("\n", "")
     assert "names from column 'file', labels from 'kind'" in ran.stderr
     ran = cli("evaluate", "--assignments", table, "--labels", labels, "--json")

@@ -21,7 +21,7 @@ import numpy as np
 
 from deepclust import __version__, files
 from deepclust.data.labels import Labels
-from deepclust.errors import DeepclustError
+from deepclust.errors import DeepclustError, Stopped
 from deepclust.progress import SILENT, Progress
 from deepclust.report import contents, sprites
 from deepclust.report.contents import Contents
@@ -55,6 +55,8 @@ def write(
         found = contents.gather(run, folder, labels, progress)
         text = render(run, folder, found, report)
         files.write_text(folder / NAME, text)
+    except Stopped:
+        raise
     except DeepclustError as error:
         (folder / NAME).unlink(missing_ok=True)  # of an earlier clustering
         progress.warn(f"no {NAME}: {error.message}")
@@ -227,6 +229,10 @@ def _tiles(found: Contents, report: Report | None) -> list[tuple[str, str, str]]
 
 def _warnings(run: Run, details: dict[str, Any], report: Report | None) -> list[str]:
     lines: list[str] = [*run.info.get("warnings", []), *details.get("warnings", [])]
+    left = contents.skipped(run)
+    if left:
+        some = ", ".join(f"{n:,} × {reason}" for reason, n in left[:3]) + ", …" * (len(left) > 3)
+        lines.append(f"left out of the folder: {some}")
     if report is not None:
         lines += report.warnings
         lines += [line for line in report.verdict if line.startswith("does not beat")]

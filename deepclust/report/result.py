@@ -34,6 +34,7 @@ class ClusterRow:
 
     majority: its largest class, with `purity` of the labelled pictures. match: the class that
     it stands for in ACC. confidence: the mean, or None where none is known.
+    samples: names of its three surest pictures, [] where names are not known.
     """
 
     id: int
@@ -44,6 +45,7 @@ class ClusterRow:
     purity: float | None
     match: str | None
     confidence: float | None
+    samples: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -142,6 +144,7 @@ def make(
     source: dict[str, str] | None = None,
     words: dict[int, str] | None = None,
     confidence: np.ndarray | None = None,
+    names: list[str] | None = None,
     embedding: np.ndarray | None = None,
     baselines: dict[str, np.ndarray] | None = None,
     warnings: list[str] | None = None,
@@ -151,7 +154,8 @@ def make(
     """Score a clustering and say what the scores mean.
 
     cluster: (N,) int64, -1 is noise. labels: of the same N pictures, or None.
-    words: text ids of clusters. confidence: (N,) float. embedding: (N, d) float.
+    words: text ids of clusters. confidence: (N,) float. names: of the N pictures.
+    embedding: (N, d) float.
     baselines: other clusterings (N,) int64 by name. rounds: of the bootstrap.
     """
     ids, sizes = np.unique(cluster[cluster >= 0], return_counts=True)
@@ -193,7 +197,9 @@ def make(
         covered=metrics.scores(metrics.covered(table)) if table is not None and table.noise else {},
         baselines=others,
         label_free=free,
-        clusters=_cluster_rows(ids, sizes, named, means, table, classes),
+        clusters=_cluster_rows(
+            ids, sizes, named, means, table, classes, _samples(cluster, confidence, names)
+        ),
         classes=[] if table is None else _class_rows(table, named, classes),
         table=table,
         warnings=warnings,
@@ -209,6 +215,21 @@ def _means(cluster: np.ndarray, confidence: np.ndarray, ids: np.ndarray) -> list
     return (sums / np.bincount(code, minlength=len(ids))).tolist()
 
 
+def _samples(
+    cluster: np.ndarray, confidence: np.ndarray | None, names: list[str] | None
+) -> dict[int, list[str]]:
+    """The names of the three surest pictures of each cluster."""
+    found: dict[int, list[str]] = {}
+    if names is None:
+        return found
+    sure = np.zeros(len(names)) if confidence is None else np.nan_to_num(confidence)
+    for i in np.argsort(-sure, kind="stable"):
+        such = found.setdefault(int(cluster[i]), [])
+        if len(such) < 3:
+            such.append(names[i])
+    return found
+
+
 def _cluster_rows(
     ids: np.ndarray,
     sizes: np.ndarray,
@@ -216,6 +237,7 @@ def _cluster_rows(
     means: list[float] | None,
     table: metrics.Contingency | None,
     classes: list[str],
+    samples: dict[int, list[str]],
 ) -> list[ClusterRow]:
     found: dict[int, tuple[int, str, float, str | None]] = {}
     if table is not None and len(table.row):
@@ -233,7 +255,8 @@ def _cluster_rows(
     for i, (key, size) in enumerate(zip(ids.tolist(), sizes.tolist())):
         n, majority, purity, match = found.get(key, (0, None, None, None))
         sure = None if means is None else means[i]
-        rows.append(ClusterRow(key, named[key], size, n, majority, purity, match, sure))
+        such = samples.get(key, [])
+        rows.append(ClusterRow(key, named[key], size, n, majority, purity, match, sure, such))
     return rows
 
 

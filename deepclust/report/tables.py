@@ -46,6 +46,21 @@ def write(report: Report, folder: Path, stem: str = "report") -> list[Path]:
     return [folder / f"{stem}.{kind}" for kind in ("json", "md", "csv")] + paths
 
 
+def cluster_rows(report: Report) -> list[list[str]]:
+    """Return the clusters as rows of text, the first a heading; columns that nothing fills go."""
+    rows = [
+        [
+            row.name, f"{row.size}", "" if row.confidence is None else f"{row.confidence:.2f}",
+            "" if row.purity is None else f"{row.purity:.0%} {row.majority}",
+            ", ".join(row.samples),
+        ]
+        for row in report.clusters
+    ]  # fmt: skip
+    table = [["cluster", "images", "confidence", "mostly", "such as"], *rows]
+    kept = [i for i in range(5) if not rows or any(row[i] for row in rows)]
+    return [[row[i] for i in kept] for row in table]
+
+
 def score_rows(report: Report) -> list[list[str]]:
     """Return the main scores as rows of text, the first a heading; label-free ones if no labels."""
     if report.table is None:
@@ -123,7 +138,7 @@ def as_markdown(report: Report, picture: str) -> str:
         "stands for",
         "confidence",
     ]
-    parts += ["## Clusters", _table(titles, [astuple(row)[1:] for row in report.clusters])]
+    parts += ["## Clusters", _table(titles, [astuple(row)[1:-1] for row in report.clusters])]
     if report.classes:
         titles = ["class", "pictures", "cluster", "recall", "precision", "F1"]
         parts += ["## Classes", _table(titles, [astuple(row) for row in report.classes])]

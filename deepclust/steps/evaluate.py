@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from deepclust.errors import DataError, DeepclustError, UsageError
+from deepclust.errors import DataError, DeepclustError, Stopped, UsageError
 from deepclust.progress import SILENT, Progress
 from deepclust.run import Run
 
@@ -80,6 +80,7 @@ def _of_table(
         source=_source(source, assignments=str(path)),
         words=found.words,
         confidence=found.confidence,
+        names=found.names,
         rounds=bootstrap,
         seed=seed,
     )
@@ -114,6 +115,7 @@ def _of_run(
         source=_source(source, run=str(run.path), clustering=folder.name),
         words=found.words | given_names(folder),
         confidence=found.confidence,
+        names=names,
         embedding=run.embeddings(),
         baselines=others,
         warnings=warnings,
@@ -186,6 +188,8 @@ def _baselines(
 
     try:
         return baselines(run, k, seed=seed, progress=progress), []
+    except Stopped:
+        raise
     except DeepclustError as error:
         return {}, [f"no baselines: {error.message}"]
 
