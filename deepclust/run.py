@@ -173,6 +173,14 @@ class Run:
             raise files.output_error(self.path, error) from error
         return {**self.info.get("files", {}), **made}
 
+    def intact(self, name: str) -> bool:
+        """Tell whether a result can be read and is as run.json names it, where it does."""
+        try:
+            self._check(self.path / name)
+        except (OSError, CheckpointError):
+            return False
+        return True
+
     def whole(self) -> bool:
         """Tell whether every sealed file is still as it was written."""
         try:

@@ -11,6 +11,7 @@ from deepclust.data.images import locate
 from deepclust.files import name_of
 from tests import hostile
 from tests.faults import draw
+from tests.flips import flip, kept
 from tests.rows import (
     BEGUN,
     ELSEWHERE,
@@ -85,6 +86,19 @@ def test_a_run_and_what_is_done_to_it(cli, workdir):
     for row in STORY:
         with under(row.what):
             check(cli(*row.command.split()), row)
+
+
+def test_a_flipped_bit_in_any_file_of_a_real_run_is_refused_or_without_effect(cli, workdir):
+    draw(workdir / "in", 8)
+    ran = cli("pretrain", "in", "--out", "run", "--k", 2, *QUICK.split())
+    assert ran.exit_code == 0, ran.stderr
+    assert cli("cluster", "run", "--threads", 1).exit_code == 0
+    assert {path.suffix for path in kept(Path("run"))} == {
+        ".json", ".csv", ".toml", ".jsonl", ".npy", ".safetensors",
+    }  # fmt: skip
+    outcomes = list(flip(Path("run"), 60, seed=0))
+    assert [pair for pair in outcomes if pair[1].startswith("SEEN")] == []
+    assert sum(outcome == "refused" for _, outcome in outcomes) > 50
 
 
 def cells(path: Path, column: str = "file_name") -> list[str]:

@@ -285,6 +285,8 @@ def _mixed_words(mixed: list[str], k: int) -> str:
 
 def history(run: Run) -> list[dict[str, Any]]:
     """Return the lines of metrics.jsonl, [] where there was no training or they are damaged."""
+    if not run.intact("metrics.jsonl"):
+        return []
     try:
         lines = (run.path / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
         found = [json.loads(line) for line in lines if line.strip()]
@@ -304,6 +306,8 @@ def candidates(folder: Path) -> list[dict[str, float]]:
 
 def skipped(run: Run) -> list[tuple[str, int]]:
     """Return the reasons why files were left out, with their number, the commonest first."""
+    if not run.intact("skipped.csv"):
+        return []
     try:
         rows = files.read_csv(run.path / "skipped.csv")
     except (OSError, UnicodeDecodeError):

@@ -206,7 +206,10 @@ def _train(
         resume=resume, progress=job.progress,
     )  # fmt: skip
     embedded, soft = training.infer(method, model.source, job.device, job.progress)
-    made = ["config.toml", "images.csv", "embeddings.npy", "model.safetensors"]
+    made = [
+        "config.toml", "images.csv", "skipped.csv", "duplicates.csv", "metrics.jsonl",
+        "embeddings.npy", "model.safetensors",
+    ]  # fmt: skip
     if chosen.encoder.train == "none":
         files.write_array(run.path / "whitened.npy", embedded)
         embedded = smooth(embedded)
