@@ -353,3 +353,10 @@ def test_umap_lays_the_same_map_twice():
 def test_the_map_is_by_pca_without_umap(monkeypatch):
     monkeypatch.setitem(sys.modules, "umap", None)
     assert layout.plane(np.eye(20, 4, dtype=np.float32))[1] == "PCA"
+
+
+def test_ends_of_a_curve_that_differ_a_little_are_shown_apart():
+    (curve,) = curves.curves([{"loss": 2.94439}, {"loss": 2.94012}])
+    assert (curve.first, curve.last) == ("2.944", "2.94")
+    (curve,) = curves.curves([{"loss": 2.5}, {"loss": 2.5}])
+    assert (curve.first, curve.last) == ("2.5", "2.5")

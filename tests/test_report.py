@@ -304,7 +304,7 @@ def test_the_command_shows_the_scores_and_the_files(cli, tmp_path):
     assert "0.600" in ran.stdout
     assert "such as" in ran.stdout
     assert "cat/0.png, cat/1.png" in ran.stdout
-    assert "100% cat" in ran.stdout
+    assert "cat 100%" in ran.stdout
     assert "theirs.report.json" in ran.stdout.replace("\n", "")
     assert "names from column 'file', labels from 'kind'" in ran.stderr
     ran = cli("evaluate", "--assignments", table, "--labels", labels, "--json")

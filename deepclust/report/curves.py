@@ -11,6 +11,7 @@ LEFT_OUT = ("epoch", "images_per_second")
 TITLES = {
     "loss": "Loss, all terms",
     "lr": "Learning rate",
+    "cluster_left": "Loss cluster above its best",
     "effective_rank": "Directions in use",
     "uniformity": "Spread of the embedding",
     "silhouette": "Silhouette: how far clusters stand apart",
@@ -78,9 +79,10 @@ def _curve(name: str, history: list[dict[str, Any]]) -> Curve | None:
     last = max(len(history) - 1, 1)
     points = " ".join(f"{WIDTH * i / last:.1f},{y(value)}" for (i, _), value in zip(at, values))
     note = "dashed: total collapse" if ceiling is not None else EXPLAINED.get(name, "")
+    first, end = _apart(values[0], values[-1])
     title = TITLES.get(name) or name.replace("_", " ").capitalize()
     return Curve(
-        title, note, _short(values[0]), _short(values[-1]), _short(low), _short(high), points,
+        title, note, first, end, _short(low), _short(high), points,
         None if ceiling is None else y(ceiling),
     )  # fmt: skip
 
@@ -94,5 +96,13 @@ def _is_number(value: object) -> bool:
     return real and math.isfinite(float(value))  # type: ignore[arg-type]
 
 
-def _short(value: float) -> str:
-    return f"{value:.3g}" if abs(value) < 1000 else f"{value:,.0f}"
+def _apart(a: float, b: float) -> tuple[str, str]:
+    """Show two numbers with as many digits as it takes to tell them apart, seven at most."""
+    for digits in range(3, 8):
+        if a == b or _short(a, digits) != _short(b, digits):
+            return _short(a, digits), _short(b, digits)
+    return _short(a), _short(b)
+
+
+def _short(value: float, digits: int = 3) -> str:
+    return f"{value:.{digits}g}" if abs(value) < 1000 else f"{value:,.0f}"

@@ -51,7 +51,7 @@ def cluster_rows(report: Report) -> list[list[str]]:
     rows = [
         [
             row.name, f"{row.size}", "" if row.confidence is None else f"{row.confidence:.2f}",
-            "" if row.purity is None else f"{row.purity:.0%} {row.majority}",
+            "" if row.purity is None else f"{row.majority} {row.purity:.0%}",
             ", ".join(row.samples),
         ]
         for row in report.clusters
