@@ -156,7 +156,7 @@ def cluster(
         bool, Option("--levels", help="Coarser and finer clusterings too: levels.csv.")
     ] = False,
     fresh: Annotated[
-        bool, Option("--fresh", help="New numbers, even for a folder clustered before.")
+        bool, Option("--fresh", help="As if never clustered before: new numbers, no edits.")
     ] = False,
     encoder: Annotated[
         str | None, Option(help="A folder never seen: lite0, or any timm name with --weights.")

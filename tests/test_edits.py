@@ -144,19 +144,48 @@ def test_edits_outlast_a_run_with_another_seed(tmp_path, cli):
     table = {row["file_name"]: row["cluster"] for row in files.read_csv(base / "assignments.csv")}
     (tmp_path / "edits.toml").write_text(FIXES)
     seen = []
-    for seed in (0, 5):
-        where = [run.path, "--k", 3, "--seed", seed, "--threads", 1, "--name", "kmeans-3"]
-        fixes = tmp_path / "edits.toml" if seed == 0 else run.path / "edits.toml"
-        ran = cli("cluster", *where, "--edits", fixes)
+    where = [run.path, "--k", 3, "--threads", 1, "--name", "kmeans-3"]
+    for more in (["--edits", tmp_path / "edits.toml"], ["--seed", 5]):
+        ran = cli("cluster", *where, *more)
         assert ran.exit_code == 0, ran.stderr
         rows = files.read_csv(base.with_name("kmeans-3-edited") / "assignments.csv")
         seen.append({row["file_name"]: row["name"] for row in rows})
         assert "not done" not in ran.stderr
+        assert any(line.split()[:1] == ["cats"] for line in ran.stdout.splitlines())
     assert seen[0] == seen[1]
     cats = {name for name, cluster in table.items() if cluster == "2"} | {"p000.png"}
     assert {name for name, title in seen[0].items() if title == "cats"} == cats
     text = (base.with_name("kmeans-3-edited") / "report.html").read_text()
     assert ">cats</button>" in text
+
+
+def test_what_no_cluster_holds_any_more_is_said_on_screen(tmp_path, cli):
+    run, base = a_run(tmp_path, plain_names(30))
+    (tmp_path / "edits.toml").write_text(FIXES)
+    where = [run.path, "--threads", 1, "--name", "kmeans-3"]
+    assert cli("cluster", *where, "--k", 3, "--edits", tmp_path / "edits.toml").exit_code == 0
+    ran = cli("cluster", *where, "--k", 2, "--seed", 5)
+    assert ran.exit_code == 0, ran.stderr
+    assert "is applied again, --fresh leaves it out" in ran.stderr
+    rows = files.read_csv(base.with_name("kmeans-3-edited") / "assignments.csv")
+    named = {row["name"] for row in rows}
+    assert "cats" in named or "not done: rename 2 to 'cats'" in ran.stderr
+    ran = cli("cluster", *where, "--k", 3, "--fresh")
+    assert "clusters/kmeans-3/assignments.csv" in ran.stdout.replace("\n", "")
+    assert "edits" not in ran.stderr
+
+
+def test_the_page_is_opened_when_asked_and_never_else(tmp_path, cli, monkeypatch):
+    opened = []
+    monkeypatch.setattr("webbrowser.open", opened.append)
+    run, base = a_run(tmp_path, plain_names(12))
+    where = [run.path, "--k", 3, "--threads", 1, "--name", "kmeans-3"]
+    assert cli("cluster", *where).exit_code == 0
+    assert cli("evaluate", run.path).exit_code == 0
+    assert opened == []
+    assert cli("cluster", *where, "--open").exit_code == 0
+    assert cli("evaluate", run.path, "--open").exit_code == 0
+    assert opened == [(base / "report.html").resolve().as_uri()] * 2
 
 
 def test_edits_of_an_edited_clustering_come_on_top(tmp_path, cli):

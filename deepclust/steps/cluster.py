@@ -72,11 +72,12 @@ def cluster(
     that the run was trained with, or a guess. algorithm: a name in
     `deepclust.algorithms.ALGORITHMS`, "head" for the method's own cluster head, or auto.
     edits: a file of fix-ups (`deepclust.edits`); the result is written beside the clustering, as
-    <name>-edited, and k and the algorithm are those of the clustering that was edited.
+    <name>-edited, and k and the algorithm are those of the clustering that was edited. A run that
+    keeps edits from an earlier time applies them again.
     name: of the folder under clusters/; <algorithm>-<k> if left out.
     outliers: leave the least reliable pictures out as -1: "auto", or how many, such as "5%".
     levels: write coarser and finer clusterings too, to levels.csv and merges.csv.
-    fresh: number the clusters anew, even if the folder was clustered before.
+    fresh: number the clusters anew, even if the folder was clustered before, and leave edits out.
     encoder, weights: of a folder never seen; the packaged ones if left out.
     sets: settings of the embedding of a folder never seen, such as "views.cached=0".
     Raises a DeepclustError for what a person can mend.
@@ -184,7 +185,8 @@ def _cluster(run: Run, ask: Ask, machine: Machine, progress: Progress) -> Cluste
     from deepclust.steps import fixups, grown
 
     k, algorithm, seed = ask.k, ask.algorithm, ask.seed
-    plan, titles = None if ask.edits is None else fixups.plan(run, ask.edits), {}
+    given = ask.edits or fixups.kept(run, ask.fresh, progress)
+    plan, titles = None if given is None else fixups.plan(run, given), {}
     if plan is not None and k is None and algorithm == "auto":
         algorithm, k = plan.base.get("algorithm", "auto"), plan.base.get("k_asked")
     use_threads(machine.threads)

@@ -73,6 +73,15 @@ def plan(run: Run, path: Path) -> Plan:
     return Plan([*earlier, *new], name, files.read_json(known[name] / "clusters.json"))
 
 
+def kept(run: Run, fresh: bool, progress: Progress) -> Path | None:
+    """Return the edits that the run keeps from an earlier time, unless all is to be fresh."""
+    path = run.path / FILE
+    if fresh or not path.exists():
+        return None
+    progress.say(f"edits: {path} is applied again, --fresh leaves it out")
+    return path
+
+
 def _same(a: Path, b: Path) -> bool:
     return a.resolve() == b.expanduser().resolve()
 
