@@ -68,7 +68,10 @@ def embed(
         files.write_array(run.path / "whitened.npy", whitened)
         files.write_array(run.path / "embeddings.npy", smooth(whitened))
         run.update(
-            status="embedded", files=run.seal("whitened.npy", "embeddings.npy", "images.csv"),
+            status="embedded",
+            files=run.seal(
+                "whitened.npy", "embeddings.npy", "images.csv", "skipped.csv", "duplicates.csv"
+            ),
             machine=machine_facts(device, threads), choices=said,
             settings={"method": "none", "k": None, "seed": seed},
             encoder={"name": encoder.name, "origin": encoder.origin, "licence": encoder.licence},
