@@ -53,13 +53,6 @@ def survey(listing: Listing) -> Survey:
     return Survey(int(np.median(sides)), float(np.mean(grey)) if grey else 0.0)
 
 
-def better_method(asked: Settings, seen: Survey) -> tuple[str, str]:
-    """Return the method that measured better for such a run, and why (docs/results.md)."""
-    if _encoder(asked, seen)[0]["train"] == "none":
-        return "cc", "method: cc (the best measured on features)"
-    return "pcl", "method: pcl (the best measured from pixels in equal time)"
-
-
 def advice(seen: Survey) -> list[str]:
     """Return a line for folders that a network from scratch does better on (docs/results.md)."""
     if seen.side > SMALL or seen.grey <= 0.9:

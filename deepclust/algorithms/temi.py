@@ -31,10 +31,10 @@ def cluster(
     neighbours: int = 50,
     heads: int = 8,
     beta: float = 0.6,
-    momentum: float = 0.996,
+    momentum: float = 0.98,
     steps: int = 600,
     batch: int = 512,
-    rate: float = 3e-3,
+    rate: float = 1e-2,
     device: str = "cpu",
 ) -> Clusters:
     """Cluster the rows of x (N, d) float32 with a softmax head of k directions.
@@ -46,7 +46,7 @@ def cluster(
     two layers before it, which small folders cannot feed.
 
     neighbours: at most N/20 of them. beta: below 1, it keeps clusters from vanishing. momentum:
-    of the slow copy.
+    of the slow copy; the published 0.996 is for tens of thousands of steps.
     Confidence is the winning probability.
     Raises UsageError and DataError where k cannot be. Fewer clusters may come out than k.
     """
@@ -58,6 +58,7 @@ def cluster(
     batch = min(batch, len(x))
     rng = stream(seed, "temi")
     first = torch.randn(heads, x.shape[1], k, generator=torch_stream(seed, "temi"))
+    first /= x.shape[1] ** 0.5  # of length 1 or so, as the steps of Adam do not know the scale
     student = first.to(device).requires_grad_()
     teacher = first.to(device).clone()
     marginal = torch.full((heads, k), 1 / k, device=device)

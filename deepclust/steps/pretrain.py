@@ -136,15 +136,11 @@ def _begin(
     if start is not None and not start.exists():
         raise UsageError(f"--init-from {init_from}: it does not exist")
     listing = intake.find(images, asked, place, asked.k)
-    seen, chose = plan.survey(listing), []
-    if not any("method" in layer for layer in job.layers):
-        name, why = plan.better_method(asked, seen)
-        cls, chose = find_method(name), [why]
-        layers = [*layers, {"method": {"name": name}}]
-    chosen, said = plan.settle(cls, layers, seen, len(listing.files))
+    chosen, said = plan.settle(cls, layers, plan.survey(listing), len(listing.files))
     if chosen.encoder.name not in encoders.ENCODERS:
         encoders.build(chosen.encoder.name)  # raises for a name that nobody knows
-    said = [*chose, *said]
+    if not any("name" in layer.get("method", {}) for layer in job.layers):
+        said = [f"method: {DEFAULT} (the best measured in equal time)", *said]
     # All that can be refused has been: an earlier run is replaced only now.
     run = Run.create(
         place, overwrite=overwrite, source=str(images.resolve()),
