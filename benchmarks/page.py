@@ -6,9 +6,9 @@
 The first 2,000 pictures are drawn (512 × 384, JPEG) and the rest are links to them, with an
 embedding around planted centres, so that only the page is measured. Build: wall and CPU seconds of
 `page.write`; with `--stored` the pictures have been decoded before, as they are after `cluster`.
-In Chromium without a window, from the start of the navigation: the page's own script has run, the
-first picture on screen, free to answer; and from a click on a cluster to the frame in which its
-pictures stand. Medians of `--rounds` fresh browsers; without a browser the columns say so.
+In Chromium without a window, from the start of the navigation: the page's own script has run, and
+the first frame is done and the page free to answer; and from a click on a cluster to the frame in
+which its pictures stand. Medians of `--rounds` fresh browsers; without a browser the columns say so.
 """
 
 from __future__ import annotations
@@ -49,10 +49,9 @@ requestAnimationFrame(() => requestAnimationFrame(() => done(performance.now() -
 """
 LOADED = """
 const done = arguments[0];
-const paint = () => performance.getEntriesByName("first-contentful-paint")[0]?.startTime ?? null;
 requestAnimationFrame(() => setTimeout(() => done({
   ready: performance.getEntriesByName("ready")[0]?.startTime ?? null,
-  paint: paint(), idle: performance.now(),
+  idle: performance.now(),
 }), 0));
 """
 
@@ -152,8 +151,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as scratch:
         os.environ["DEEPCLUST_CACHE_DIR"] = f"{scratch}/cache"
         folder = asked.keep or Path(scratch)
-        print("| pictures | MB | build s | CPU s | script ran s | shown s | usable s | click s |")
-        print("|---|---|---|---|---|---|---|---|")
+        print("| pictures | MB | build s | CPU s | script ran s | usable s | click s |")
+        print("|---|---|---|---|---|---|---|")
         for count in asked.count:
             images = pictures(folder, count)
             shutil.rmtree(folder / f"run-{count}", ignore_errors=True)
@@ -166,10 +165,9 @@ def main() -> None:
             assert path is not None
             times = used(path, asked.rounds)
             tail = (
-                "no browser | | |"
+                "no browser | |"
                 if times is None
-                else " | ".join(f"{times[key]:.2f}" for key in ("ready", "paint", "idle", "click"))
-                + " |"
+                else " | ".join(f"{times[key]:.2f}" for key in ("ready", "idle", "click")) + " |"
             )
             size = path.stat().st_size / 1e6
             print(f"| {count:,} | {size:.1f} | {wall:.1f} | {spent:.1f} | {tail}", flush=True)
