@@ -8,7 +8,7 @@ embedding around planted centres, so that only the page is measured. Build: wall
 `page.write`; with `--stored` the pictures have been decoded before, as they are after `cluster`.
 In Chromium without a window, from the start of the navigation: the page's own script has run, and
 the first frame is done and the page free to answer; and from a click on a cluster to the frame in
-which its pictures stand. Medians of `--rounds` fresh browsers; without a browser the columns say so.
+which its pictures stand. Medians of `--rounds` fresh browsers; without one the columns say so.
 """
 
 from __future__ import annotations
