@@ -63,7 +63,7 @@ def embed(
             progress.say(line)
         rows, skipped = intake.decode(listing, chosen, machine.workers, progress)
         intake.record(run, listing, rows, skipped, k, False, progress)
-        encoder, space = frozen.embed(run, chosen, rows, device, machine.workers, progress)
+        made, space = frozen.embed(run, chosen, rows, device, machine.workers, progress)
         whitened = space.whitened()
         files.write_array(run.path / "whitened.npy", whitened)
         files.write_array(run.path / "embeddings.npy", smooth(whitened))
@@ -74,6 +74,6 @@ def embed(
             ),
             machine=machine_facts(device, threads), choices=said,
             settings={"method": "none", "k": None, "seed": seed},
-            encoder={"name": encoder.name, "origin": encoder.origin, "licence": encoder.licence},
+            encoder={"name": made.name, "origin": made.origin, "licence": made.licence},
         )  # fmt: skip
     return run
