@@ -70,7 +70,7 @@ class Views(Section):
     tint: float = Field(0.0, ge=0, le=1, description="Largest shift of each channel, of its range.")
     grey: float = Field(0.2, ge=0, le=1, description="Probability of losing all colour.")
     blur: float = Field(0.0, ge=0, le=1, description="Probability of a Gaussian blur.")
-    exact: bool = Field(False, description="The papers' order of steps; ten times slower.")
+    exact: bool = Field(False, description="The papers' order of steps; slower by far.")
     cached: int = Field(
         4, ge=0, le=64, description="Views of each picture with a frozen encoder; 0 is the fastest."
     )

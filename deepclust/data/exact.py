@@ -2,7 +2,7 @@
 
 For `views.exact=true` and to test `views.py` against; the parameters are the same ones. Brightness,
 contrast, saturation and hue come in an order of chance and are cut to 0..255 after each step, hue
-turns in HSV, and the blur is a Gaussian. Some ten times slower than `views.py`.
+turns in HSV, and the blur is a Gaussian. Slower by far than `views.py`.
 """
 
 from __future__ import annotations
