@@ -158,3 +158,17 @@ def test_a_folder_that_has_grown_keeps_its_numbers(cli, workdir, monkeypatch):
     assert np.mean([new[name] == cluster for name, cluster in old.items()]) > 0.9
     again = cli("cluster", images, "--k", 4, "--fast", "--fresh", *QUICK)
     assert "clusters go on from" not in again.stderr
+
+
+def test_a_guess_at_k_is_drawn_and_explained_on_the_page(cli, workdir):
+    images = planted(workdir, (10, 10, 10, 10))
+    done = cli("cluster", images, "--k", "auto", "--fast", *QUICK)
+    assert done.exit_code == 0, done.stderr
+    (folder,) = (workdir / "runs" / "images" / "clusters").iterdir()
+    with Image.open(folder / "k.png") as picture:
+        assert picture.format == "PNG"
+    assert (folder / "k.csv").read_text().startswith("k,silhouette,modularity\n2,")
+    page = (folder / "report.html").read_text()
+    assert "How many clusters" in page
+    assert "k 2 to 8, best at" in page
+    assert "This k is a guess" in page
