@@ -5,11 +5,9 @@ Nothing heavy is imported before a command runs, so that `--help` answers at onc
 
 from __future__ import annotations
 
-import errno
 import os
 import signal
 import sys
-import traceback
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -18,8 +16,8 @@ from typing import Annotated, Any
 import typer
 from typer import Argument, Option
 
-from deepclust import __version__, screen
-from deepclust.errors import DeepclustError, OutputError, Stopped, TrainingError, UsageError
+from deepclust import __version__, endings, screen
+from deepclust.errors import Stopped
 
 app = typer.Typer(
     name="deepclust",
@@ -44,8 +42,6 @@ Open = Annotated[bool, Option("--open", help="Open the page in a browser when it
 FollowLinks = Annotated[
     bool, Option("--follow-links", help="Read links that leave the folder too.")
 ]
-FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-LONGEST = 300  # characters of a message
 MOST = 30  # clusters in a table
 level = 1
 debug = False
@@ -350,62 +346,18 @@ def run(argv: Sequence[str] | None = None) -> int:
             list(argv) if argv is not None else None, prog_name="deepclust", standalone_mode=False
         )
         sys.stdout.flush()
-        if code == 130:  # how Typer hands on Ctrl-C
-            return _fail(Stopped("interrupted"))
-        return code if isinstance(code, int) else 0
-    except DeepclustError as problem:
-        return _fail(problem)
-    except KeyboardInterrupt:
-        return _fail(Stopped("interrupted"))
+    except SystemExit:  # how click answers a pipe that nobody reads any more
+        return 0
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
-    except SystemExit:  # how click answers a pipe that nobody reads any more
-        return 0
-    except Exception as problem:
-        # Typer may carry its own copy of click, so its errors are known by their shape.
-        if hasattr(problem, "format_message"):
-            return _fail(UsageError(problem.format_message(), _help_hint(problem)))  # type: ignore[attr-defined]
-        if type(problem).__name__ == "Abort":
-            return _fail(Stopped("interrupted"))
+    except (Exception, KeyboardInterrupt) as problem:
         if type(problem).__name__ == "Exit":
             return int(getattr(problem, "exit_code", 1))
-        return _fail(_in_words(problem))
-
-
-def _in_words(problem: Exception) -> DeepclustError:
-    """Turn what the machine ran out of into an error of ours; the rest is a bug."""
-    text = " ".join(str(problem).split())
-    name = type(problem).__name__
-    if isinstance(problem, OSError) and problem.errno in FULL:
-        return OutputError(f"no space left: {text}", "make room and run the same command again")
-    if isinstance(problem, PermissionError):
-        return OutputError(f"no permission for {problem.filename}")
-    if (
-        isinstance(problem, MemoryError)
-        or name == "OutOfMemoryError"
-        or "t allocate memory" in text
-    ):
-        return TrainingError("out of memory", "a smaller --batch-size or --image-size")
-    bug = DeepclustError(f"a bug, {name}: {text}", "deepclust --debug … shows where")
-    bug.__cause__ = problem
-    return bug
-
-
-def _fail(problem: DeepclustError) -> int:
-    """Show an error, shortened in its middle where a path is endless; return its exit code."""
-    if debug:
-        traceback.print_exception(problem)
-    message = problem.message
-    if len(message) > LONGEST:
-        message = f"{message[: LONGEST // 2]} … {message[3 - LONGEST // 2 :]}"
-    screen.error(DeepclustError(message, problem.hint))
-    return problem.exit_code
-
-
-def _help_hint(problem: Exception) -> str:
-    context = getattr(problem, "ctx", None)
-    return f"{context.command_path if context else 'deepclust'} --help"
+        return endings.fail(endings.in_words(problem), debug)
+    if code == 130:  # how Typer hands on Ctrl-C
+        return endings.fail(Stopped("interrupted"), debug)
+    return code if isinstance(code, int) else 0
 
 
 def _show(path: Path) -> None:
