@@ -27,8 +27,7 @@ from deepclust import algorithms, baselines, frozen
 from deepclust.algorithms.choose_k import choose
 from deepclust.algorithms.kmeans import cluster as kmeans
 from deepclust.algorithms.whitening import fit_recipe, smooth
-from deepclust.data.store import store_side
-from deepclust.device import pick, use_threads
+from deepclust.device import use_threads
 from deepclust.metrics import contingency
 from deepclust.metrics import scores as score
 from deepclust.progress import SILENT
@@ -111,7 +110,7 @@ def ways(
     """Name every way to cluster a run: a function of the seed that returns labels (N,)."""
     z = np.asarray(run.embeddings(), np.float32)
     whitened = np.asarray(run.whitened(), np.float32)
-    rows, layers = features(run)
+    rows, layers = baselines.features(run)
     taps = frozen.taps(rows, layers)
     plain = frozen.plain(rows, layers)
     pixels = baselines.squares(run, 32, SILENT)[:].reshape(len(z), -1).astype(np.float32) / 255
@@ -149,17 +148,6 @@ def ways(
             return kmeans(np.asarray(done.embeddings(), np.float32), k, seed=seed).label
 
         yield f"{method} on features, k-means", train
-
-
-def features(run: Run, count: int | None = None) -> tuple[frozen.Rows, dict[str, int]]:
-    """Return the cached features of a run, (N, 1 + V, d), and the layers they are of."""
-    chosen = baselines.settings_of(run)
-    encoder = frozen.encoder(chosen)
-    return frozen.features(
-        baselines.squares(run, store_side(encoder.image_size), SILENT), encoder, chosen.views,
-        weights_of=chosen.encoder.weights, root=run.image_root, seed=chosen.seed,
-        device=pick("cpu"), count=count, workers=0,
-    )  # fmt: skip
 
 
 def fast(run: Run) -> np.ndarray:

@@ -31,17 +31,22 @@ def baselines(
     Raises DataError if pictures of the run are gone.
     """
     pixels = squares(run, PIXEL_SIDE, progress)[:].reshape(len(run.names), -1)
+    rows, layers = features(run, progress)
     spaces = {
         "k-means on pixels": pixels.astype(np.float32) / 255,
-        "k-means on plain features": plain_features(run, progress),
+        "k-means on plain features": frozen.plain(rows, layers),
     }
     if run.info["settings"].get("frozen") and run.info["settings"]["method"] != "none":
-        spaces["k-means on whitened features"] = _whitened(run, progress)
+        space = frozen.Space.load(run.path / "features.safetensors", rows, layers)
+        spaces["k-means on whitened features"] = smooth(space.whitened())
     return {name: cluster(x, k, seed=seed).label for name, x in spaces.items()}
 
 
-def plain_features(run: Run, progress: Progress = SILENT) -> np.ndarray:
-    """Return features of the packaged, or the run's own frozen, encoder: unit rows (N, d)."""
+def features(run: Run, progress: Progress = SILENT) -> tuple[Rows, dict[str, int]]:
+    """Return features of the packaged, or the run's own frozen, encoder, and their layers.
+
+    (N, 1 + V, Σ d) float16, of no views where the encoder is not the run's own.
+    """
     chosen = settings_of(run)
     if chosen.encoder.train == "none":
         encoder, weights, count = frozen.encoder(chosen), chosen.encoder.weights, None
@@ -49,23 +54,10 @@ def plain_features(run: Run, progress: Progress = SILENT) -> np.ndarray:
     else:
         encoder, weights, count = encoders.build("lite0", weights="packaged"), "packaged", 0
         side = encoder.image_size
-    rows, layers = frozen.features(
+    return frozen.features(
         squares(run, side, progress), encoder, chosen.views, weights_of=weights,
         root=run.image_root, seed=chosen.seed, device=pick("cpu"), count=count, progress=progress,
     )  # fmt: skip
-    return frozen.plain(rows, layers)
-
-
-def _whitened(run: Run, progress: Progress) -> np.ndarray:
-    """Return the features that a run learnt on, whitened and smoothed: unit rows (N, c)."""
-    chosen = settings_of(run)
-    encoder = frozen.encoder(chosen)
-    rows, layers = frozen.features(
-        squares(run, store_side(encoder.image_size), progress), encoder, chosen.views,
-        weights_of=chosen.encoder.weights, root=run.image_root, seed=chosen.seed,
-        device=pick("cpu"), progress=progress,
-    )  # fmt: skip
-    return smooth(frozen.Space.load(run.path / "features.safetensors", rows, layers).whitened())
 
 
 def settings_of(run: Run) -> Settings:

@@ -113,8 +113,7 @@ def assign(run: Run, folder: Path, new: Embedded) -> Assigned:
 def labels(run: Run, folder: Path) -> tuple[Assignments, np.ndarray]:
     """Return the table of a clustering, and its clusters (N,) int64 in the order of the run."""
     table = read_assignments(folder / "assignments.csv")
-    place = dict(zip(table.names, table.cluster.tolist()))
-    label = np.array([place.get(name, -1) for name in run.names], dtype=np.int64)
+    label = table.of(run.names).cluster
     if label.max(initial=-1) < 0:
         raise CheckpointError(f"{folder} holds no cluster of the run's pictures")
     return table, label

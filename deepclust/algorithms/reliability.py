@@ -14,9 +14,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
+import torch
 from scipy.optimize import linear_sum_assignment
 
-from deepclust.algorithms import Clusters, assemble
+from deepclust.algorithms import Clusters, assemble, assign
 from deepclust.algorithms.kmeans import fit
 from deepclust.algorithms.neighbours import unit
 from deepclust.device import stream
@@ -30,6 +31,8 @@ PART = 0.8
 """Share of the pictures that a round of `stability` clusters."""
 SAMPLE = 5_000
 """Pictures at most in a round, or ten times k."""
+CHUNK = 4096
+"""Rows worked on at a time."""
 LONELY = 0.2
 """Company below this share of the usual makes an outlier, where their number is not given."""
 
@@ -120,7 +123,7 @@ def nearest(x: np.ndarray, found: Clusters) -> np.ndarray:
     near = found.label.copy()
     out = near < 0
     if found.k and out.any():
-        near[out] = _nearest(np.asarray(x[out], np.float32), found.centers)
+        near[out] = _nearest(x[out], found.centers)
     return near
 
 
@@ -137,8 +140,7 @@ def outliers(trust: np.ndarray, share: float | None) -> np.ndarray:
 
 
 def _nearest(x: np.ndarray, centers: np.ndarray) -> np.ndarray:
-    norms = np.square(centers).sum(axis=1) / 2
-    parts = [
-        (x[at : at + 4096] @ centers.T - norms).argmax(axis=1) for at in range(0, len(x), 4096)
-    ]
-    return np.concatenate(parts).astype(np.int64)
+    c = torch.from_numpy(np.asarray(centers, np.float32))
+    # Copies, as torch takes no rows of a file that is mapped to be read only.
+    parts = (np.array(x[at : at + CHUNK], np.float32) for at in range(0, len(x), CHUNK))
+    return torch.cat([assign.nearest(torch.from_numpy(part), c) for part in parts]).numpy()

@@ -8,7 +8,7 @@ from __future__ import annotations
 import posixpath
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -319,6 +319,21 @@ class Assignments:
     cluster: np.ndarray
     confidence: np.ndarray | None
     words: dict[int, str]
+
+    def of(self, names: Sequence[str]) -> Assignments:
+        """Return the same of these pictures, in this order.
+
+        A picture that the table does not name is in no cluster, with a confidence of 0.
+        """
+        row = {name: i for i, name in enumerate(self.names)}
+        at = np.array([row.get(name, -1) for name in names], dtype=np.int64)
+        sure = self.confidence
+        return Assignments(
+            list(names),
+            np.where(at >= 0, self.cluster[at], -1),
+            None if sure is None else np.where(at >= 0, sure[at], np.float32(0)),
+            self.words,
+        )
 
 
 def read_assignments(path: Path) -> Assignments:

@@ -132,12 +132,9 @@ def gather(
 
 def _assignments(folder: Path, names: list[str]) -> tuple[np.ndarray, np.ndarray, dict[int, str]]:
     """Return cluster (N,), -1 for a picture that the table does not name, and confidence (N,)."""
-    found = read_assignments(folder / "assignments.csv")
-    row = {name: i for i, name in enumerate(found.names)}
-    at = np.array([row.get(name, -1) for name in names], dtype=np.int64)
-    cluster = np.where(at >= 0, found.cluster[at], -1)
-    sure = np.full(len(names), np.nan) if found.confidence is None else found.confidence[at]
-    return cluster, sure, found.words
+    found = read_assignments(folder / "assignments.csv").of(names)
+    sure = np.full(len(names), np.nan) if found.confidence is None else found.confidence
+    return found.cluster, sure, found.words
 
 
 def given_names(folder: Path) -> dict[int, str]:

@@ -211,7 +211,8 @@ def _cluster(run: Run, ask: Ask, machine: Machine, progress: Progress) -> Cluste
                 run, asked, seed=seed, device=pick(machine.device), workers=machine.workers,
                 progress=progress,
             )  # fmt: skip
-        found = _of_head(np.asarray(soft), x)
+        p = np.asarray(soft)
+        found = algorithms.assemble(x, p.argmax(axis=1), p.max(axis=1))
     else:
         with progress.stage(f"cluster with {chosen}"):
             found = None
@@ -286,20 +287,6 @@ def _choose(run: Run, algorithm: str, k: int | None, own_k: int | None) -> str:
         frozen = run.info["settings"].get("frozen", False)
         return "head" if k == own_k and not frozen else "kmeans"
     return algorithm
-
-
-def _of_head(soft: np.ndarray, x: np.ndarray) -> Clusters:
-    """Turn soft assignments (N, k) into clusters; the confidence is the largest probability."""
-    import numpy as np
-
-    from deepclust.algorithms import Clusters, by_size
-
-    label = by_size(soft.argmax(axis=1).astype(np.int64))
-    k = int(label.max()) + 1
-    sums = np.zeros((k, x.shape[1]), np.float32)
-    np.add.at(sums, label, x)
-    centers = sums / np.bincount(label, minlength=k)[:, None]
-    return Clusters(label, soft.max(axis=1).astype(np.float32), centers)
 
 
 def _warnings(found: Clusters, asked: int | None) -> list[str]:

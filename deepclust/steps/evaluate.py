@@ -129,11 +129,8 @@ def _of_run(
 
 def _in_order(found: Assignments, names: list[str], folder: Path) -> tuple[Assignments, list[str]]:
     """Join assignments, which may have been edited by hand, to the pictures of the run by name."""
-    import numpy as np
-
-    row = {name: i for i, name in enumerate(found.names)}
-    at = np.array([row.get(name, -1) for name in names], dtype=np.int64)
-    missing, strange = int((at < 0).sum()), len(row) - int((at >= 0).sum())
+    known, wanted = set(found.names), set(names)
+    missing, strange = len(wanted - known), len(known - wanted)
     path = folder / "assignments.csv"
     if missing == len(names):
         raise DataError(
@@ -144,10 +141,7 @@ def _in_order(found: Assignments, names: list[str], folder: Path) -> tuple[Assig
         warnings.append(f"{missing:,} pictures of the run are not in {path} and so in no cluster")
     if strange:
         warnings.append(f"{strange:,} rows of {path} name no picture of the run")
-    cluster = np.where(at >= 0, found.cluster[at], -1)
-    sure = found.confidence
-    confidence = None if sure is None else np.where(at >= 0, sure[at], 0)
-    return replace(found, names=names, cluster=cluster, confidence=confidence), warnings
+    return found.of(names), warnings
 
 
 def _labels(

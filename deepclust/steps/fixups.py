@@ -101,12 +101,9 @@ def standing(
     names = [folder.name for folder in run.clusterings()]
     bare = asked.name.removesuffix(ENDING)
     base = run.clustering(bare) if bare in names else asked
-    table = read_assignments(base / "assignments.csv")
-    row = {name: i for i, name in enumerate(table.names)}
-    at = np.array([row.get(name, -1) for name in run.names], dtype=np.int64)
-    label = np.where(at >= 0, table.cluster[at], -1)
-    sure = np.zeros(len(table.names)) if table.confidence is None else table.confidence
-    confidence = np.where(at >= 0, sure[at], 0).astype(np.float32)
+    table = read_assignments(base / "assignments.csv").of(run.names)
+    label, sure = table.cluster, table.confidence
+    confidence = np.zeros(len(label), np.float32) if sure is None else sure
     details = files.read_json(base / "clusters.json")
     seed = int(details.get("seed", 0))
     x = np.ascontiguousarray(run.embeddings(), dtype=np.float32)

@@ -25,8 +25,6 @@ def earlier(run: Run, name: str, seed: int) -> tuple[Run, np.ndarray] | None:
     Returns the run it is in and the old clusters (N,) int64 of the run's pictures, -1 where
     unknown, or None.
     """
-    import numpy as np
-
     from deepclust.data.labels import read_assignments
 
     for old in Run.all(run.path.parent):
@@ -37,9 +35,7 @@ def earlier(run: Run, name: str, seed: int) -> tuple[Run, np.ndarray] | None:
             continue
         if files.read_json(folder / "clusters.json").get("seed") != seed:
             continue
-        table = read_assignments(folder / "assignments.csv")
-        place = {picture: int(cluster) for picture, cluster in zip(table.names, table.cluster)}
-        label = np.array([place.get(picture, -1) for picture in run.names], dtype=np.int64)
+        label = read_assignments(folder / "assignments.csv").of(run.names).cluster
         if (label >= 0).mean() >= KNOWN:
             return old, label
     return None
