@@ -9,6 +9,7 @@ To add a method: one file here, one line in `methods/__init__.py`, one test file
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -46,7 +47,7 @@ class Facts:
     width: int
 
 
-class Method(nn.Module):
+class Method(nn.Module, ABC):
     """Base of every method. `encoder` maps a view (n, …) to features (n, d).
 
     Everything that must survive a resume is a parameter or a buffer; random numbers come from
@@ -74,9 +75,9 @@ class Method(nn.Module):
         self.facts = facts
         self.config = config
 
+    @abstractmethod
     def losses(self, batch: Batch, generator: torch.Generator) -> dict[str, Tensor]:
         """Return the loss terms by name, each a scalar in nats; their sum is minimised."""
-        raise NotImplementedError
 
     def embed(self, images: Tensor) -> Tensor:
         """Return the unit embedding (n, d) float32 to cluster. Called in eval mode."""
