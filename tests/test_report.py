@@ -13,6 +13,7 @@ from deepclust.data.labels import folder_labels
 from deepclust.errors import DataError, DeepclustError, Stopped, UsageError
 from deepclust.report import cluster_rows, make, score_rows, write
 from deepclust.report.picture import confusion_png
+from deepclust.report.result import against
 from deepclust.run import Run
 from deepclust.steps.evaluate import evaluate
 
@@ -187,6 +188,14 @@ def labelled(cluster, label):
         title="ours",
         baselines={"guessing": np.resize([0, 1], len(label))},
     )
+
+
+def test_the_verdict_names_the_scores_in_which_the_two_are_level():
+    ours = {"acc": 0.47, "nmi": 0.20, "ari": 0.16}
+    theirs = {"acc": 0.43, "nmi": 0.23, "ari": 0.16}
+    ends = {"acc": (0.44, 0.50), "nmi": (0.17, 0.23), "ari": (0.14, 0.19)}
+    said = against("k-means", ours, theirs, ends)
+    assert said.startswith("beats k-means in ACC, level in NMI and ARI: ACC 0.470 against 0.430")
 
 
 def test_the_verdict_says_whether_baselines_are_beaten():

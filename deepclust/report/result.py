@@ -315,7 +315,7 @@ def _verdict(
     """The scores in words."""
     if table is None:
         return _shape(free)
-    lines = [_against(name, scores, other, ends) for name, other in others.items()]
+    lines = [against(name, scores, other, ends) for name, other in others.items()]
     majority, acc = metrics.majority(table), scores["acc"]
     if majority is not None and acc is not None and acc <= majority and len(table.classes) > 1:
         largest = classes[int(table.classes[table.class_sizes.argmax()])]
@@ -325,7 +325,7 @@ def _verdict(
     return lines
 
 
-def _against(
+def against(
     name: str,
     ours: dict[str, float | None],
     theirs: dict[str, float | None],
@@ -335,18 +335,19 @@ def _against(
 
     Level means that the baseline's score lies within our interval.
     """
-    ahead, behind, shown = [], [], []
+    ahead, behind, level, shown = [], [], [], []
     for score in COMPARED:
         a, b = ours[score], theirs[score]
         if a is None or b is None:
             continue
         shown.append(f"{score.upper()} {a:.3f} against {round(b, 3) + 0.0:.3f}")
         low, high = ends.get(score, (a, a))
-        if not low <= b <= high:
-            (ahead if a > b else behind).append(score.upper())
+        place = level if low <= b <= high else ahead if a > b else behind
+        place.append(score.upper())
     numbers = ", ".join(shown)
     if ahead and not behind:
-        return f"beats {name}: {numbers}"
+        where = f" in {' and '.join(ahead)}, level in {' and '.join(level)}" if level else ""
+        return f"beats {name}{where}: {numbers}"
     if behind and not ahead:
         return f"does not beat {name}: {numbers}"
     if ahead and behind:
