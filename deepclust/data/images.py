@@ -16,6 +16,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from deepclust.data.reader import FORMATS, LEAVES, NOT_SUPPORTED, head_of, sniff
 from deepclust.errors import DataError, UsageError
@@ -45,14 +46,20 @@ JUNK = frozenset(("__macosx", "thumbs.db", "ehthumbs.db", "desktop.ini", "@eadir
 OUR_RUN = re.compile(rb'\s*\{\s*"format"\s*:\s*"deepclust-run"')
 
 
-@dataclass(frozen=True)
-class ImageFile:
-    """A file that should be a picture. size in bytes; of a link, size and time are its target's."""
+class ImageFile(NamedTuple):
+    """A file that should be a picture. size in bytes; of a link, size and time are its target's.
+
+    where: its path as text; a `Path` costs more than all the rest of the scan, so `path` makes it.
+    """
 
     name: str
-    path: Path
+    where: str
     size: int
     mtime_ns: int
+
+    @property
+    def path(self) -> Path:
+        return Path(self.where)
 
 
 @dataclass(frozen=True)
@@ -189,9 +196,14 @@ class _Walk:
             info = entry.stat()
         except OSError:
             info = None
+        extension = _extension(entry.name)
+        link = entry.is_symlink()
         regular = info and stat.S_ISREG(info.st_mode)
+        if regular and not link and extension in EXTENSIONS:  # nearly all files
+            self.files.append(ImageFile(escape(name), entry.path, info.st_size, info.st_mtime_ns))
+            return
         leaves = False
-        if entry.is_symlink():
+        if link:
             target = os.path.realpath(entry.path)
             if info and stat.S_ISDIR(info.st_mode):
                 if self.follow and target not in self.exclude:
@@ -200,15 +212,13 @@ class _Walk:
                     self.others["links to folders"] += 1
                 return
             leaves = not self.follow and not target.startswith(self.inside)
-        extension = _extension(entry.name)
         if extension in UNSUPPORTED:
             self.skipped.append(Skipped(escape(name), NOT_SUPPORTED))
         elif extension in EXTENSIONS and not (regular and not leaves):
             reason = LEAVES if regular else "not a regular file" if info else "missing"
             self.skipped.append(Skipped(escape(name), reason))
         elif info and (extension in EXTENSIONS or (regular and not leaves and _odd(entry))):
-            path = Path(entry.path)
-            self.files.append(ImageFile(escape(name), path, info.st_size, info.st_mtime_ns))
+            self.files.append(ImageFile(escape(name), entry.path, info.st_size, info.st_mtime_ns))
         else:
             plain = extension[1:].isalnum() and len(extension) < 10
             self.others[extension if plain else "other"] += 1

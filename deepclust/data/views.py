@@ -217,9 +217,6 @@ def to_tensor(pictures: np.ndarray, out: np.ndarray | None = None) -> Tensor:
 
     out: (n, H, W, 3) float32 to use the memory of.
     """
-    values = torch.from_numpy(np.empty(pictures.shape, np.float32) if out is None else out)
-    levels = torch.from_numpy(np.ascontiguousarray(pictures))
-    step = max(1, 2**17 // max(pictures[:1].size, 1))  # a piece stays in the cache between the two
-    for i in range(0, len(pictures), step):
-        values[i : i + step].copy_(levels[i : i + step]).div_(255)
-    return values.permute(0, 3, 1, 2)
+    values = np.empty(pictures.shape, np.float32) if out is None else out
+    np.divide(pictures, np.float32(255), out=values)
+    return torch.from_numpy(values).permute(0, 3, 1, 2)
