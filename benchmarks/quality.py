@@ -26,7 +26,7 @@ import numpy as np
 from deepclust import algorithms, baselines, frozen
 from deepclust.algorithms.choose_k import choose
 from deepclust.algorithms.kmeans import cluster as kmeans
-from deepclust.algorithms.whitening import fit_recipe, smooth
+from deepclust.algorithms.whitening import by_views, fit_recipe, smooth
 from deepclust.device import use_threads
 from deepclust.metrics import contingency
 from deepclust.metrics import scores as score
@@ -122,6 +122,7 @@ def ways(
     yield BASE, by(plain)
     yield "default", by(z)
     yield "default without smoothing", by(whitened)
+    yield "default, whitened by views alone", by(smooth(by_views(taps).transform(taps)))
     head = {"head": taps["head"]}
     yield "default on the last layer alone", by(smooth(fit_recipe(head).transform(head)))
     views = np.concatenate([taps["head"][0][:, None], taps["head"][1]], axis=1).astype(np.float32)

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from deepclust import weights
 from deepclust.algorithms.neighbours import knn
-from deepclust.algorithms.whitening import NEIGHBOURS, Recipe, Taps, fit_recipe
+from deepclust.algorithms.whitening import NEIGHBOURS, Recipe, by_neighbours, fit_recipe
 from deepclust.config import Settings, Views
 from deepclust.data import views as pictures
 from deepclust.data.images import ImageFile
@@ -109,25 +109,12 @@ def taps(rows: Rows, layers: dict[str, int]) -> dict[str, tuple[np.ndarray, np.n
     }
 
 
-def _to_fit(rows: Rows, layers: dict[str, int]) -> Taps:
-    """Return what the whitening is fitted on: views, or without any the nearest neighbours."""
+def _fit(rows: Rows, layers: dict[str, int]) -> Recipe:
+    """Fit the whitening: by views and neighbours, or without any views by neighbours alone."""
     parts = taps(rows, layers)
     if rows.array.shape[1] > 1:
-        return parts
-    near = knn(plain(rows, layers), min(NEIGHBOURS, len(rows) - 1))[0]
-    return {name: (clean, _Near(clean, near)) for name, (clean, _) in parts.items()}  # type: ignore[dict-item]
-
-
-class _Near:
-    """The neighbours of each picture as if they were views of it, gathered when asked for."""
-
-    def __init__(self, clean: np.ndarray, near: np.ndarray) -> None:
-        self.clean = clean
-        self.near = near
-        self.shape = (*near.shape, clean.shape[1])
-
-    def __getitem__(self, part: slice) -> np.ndarray:
-        return self.clean[self.near[part]]
+        return fit_recipe(parts)
+    return by_neighbours(parts, knn(plain(rows, layers), min(NEIGHBOURS, len(rows) - 1))[0])
 
 
 def encoder(chosen: Settings, progress: Progress = SILENT) -> Encoder:
@@ -152,7 +139,7 @@ def embed(
         seed=chosen.seed, device=device, workers=workers, progress=progress,
     )  # fmt: skip
     with progress.stage("whiten"):
-        space = Space(feature_rows, layers, fit_recipe(_to_fit(feature_rows, layers)))
+        space = Space(feature_rows, layers, _fit(feature_rows, layers))
     space.save(run.path / "features.safetensors")
     return made, space
 
