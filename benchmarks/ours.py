@@ -14,12 +14,13 @@ from deepclust.config import PRESETS, Train, Views
 from deepclust.data.images import find_images
 from deepclust.data.loaders import Pixels
 from deepclust.data.store import load_pixels, store_side
-from deepclust.device import has_fast_bf16, stream, torch_stream
+from deepclust.device import stream, torch_stream
 from deepclust.frozen import CPU_BATCH
 from deepclust.methods import find
 from deepclust.methods.base import Batch, Facts, Method
 from deepclust.models import precision
 from deepclust.nets import encoders, routing
+from deepclust.nets.inference import prepared
 
 CPU = torch.device("cpu")
 
@@ -78,10 +79,7 @@ def _prototypes(net: Method) -> None:
 
 def embedder(name: str, side: int) -> Callable[[Tensor], Tensor]:
     """Return what turns pictures (n, 3, side, side) into features, as `frozen.features` does."""
-    encoder = encoders.build(name, image_size=side).eval()
-    net = encoders.fold_batchnorm(encoder).eval()
-    net.precision = torch.bfloat16 if has_fast_bf16(CPU) else None
-    net.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    net = prepared(encoders.build(name, image_size=side), CPU)
 
     def embed(images: Tensor) -> Tensor:
         with torch.inference_mode():

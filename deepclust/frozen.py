@@ -8,7 +8,6 @@ CC, PCL and SimCLR learn on.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,10 +24,11 @@ from deepclust.data import views as pictures
 from deepclust.data.images import ImageFile
 from deepclust.data.loaders import ahead, maker
 from deepclust.data.store import Rows, RowStore
-from deepclust.device import has_fast_bf16, stream
+from deepclust.device import stream
 from deepclust.errors import CheckpointError, UsageError
 from deepclust.nets import encoders
 from deepclust.nets.encoders import Encoder
+from deepclust.nets.inference import prepared
 from deepclust.progress import SILENT, Progress
 from deepclust.run import Run
 
@@ -163,10 +163,7 @@ def features(
     count: V, `recipe.cached` if left out.
     Returns (N, 1 + V, Σ d) float16 and the name and width of each layer.
     """
-    precision = torch.bfloat16 if has_fast_bf16(device) else None
-    net = encoders.fold_batchnorm(copy.deepcopy(encoder)).to(device).eval()
-    net.precision = precision
-    net.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    net = prepared(encoder, device)
     side = encoder.image_size
     count = recipe.cached if count is None else count
     with torch.inference_mode():
@@ -174,7 +171,7 @@ def features(
         layers = {name: tap.shape[1] for name, tap in net.taps(nothing).items()}
     digest = weights.digest(Path(weights_of)) if Path(weights_of).is_file() else weights_of
     key = (
-        root, encoder.name, digest, side, rows.array.shape[1:], precision, seed,
+        root, encoder.name, digest, side, rows.array.shape[1:], net.precision, seed,
         recipe.model_dump_json() if count else "",
     )  # fmt: skip
     shape = (1 + count, sum(layers.values()))

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from deepclust import weights
 from deepclust.errors import CheckpointError, DataError, UsageError
-from deepclust.nets.encoders import ENCODERS, auto, build, fold_batchnorm
+from deepclust.nets.encoders import ENCODERS, auto, build
 from deepclust.run import Run
 from tests.shapes import planted
 
@@ -120,30 +120,6 @@ def test_convolutions_start_with_kaimings_spread():
     # Fan-out of layer3's last convolution: 256 outputs · 3 · 3, so the spread is √(2 / 2304).
     weight = build("resnet8").state_dict()["net.layer3.0.conv2.weight"]
     assert weight.std().item() == pytest.approx((2 / 2304) ** 0.5, rel=0.01)
-
-
-@pytest.mark.parametrize("name", ["resnet8", "lite0"])
-def test_batch_norm_folds_exactly(name):
-    encoder = build(name, image_size=32)
-    with torch.no_grad():  # statistics other than 0 and 1
-        encoder.train()
-        for _ in range(3):
-            encoder(pictures(4))
-        encoder.eval()
-        folded = fold_batchnorm(encoder)
-        before, after = encoder(pictures()), folded(pictures())
-    assert not any(isinstance(module, nn.BatchNorm2d) for module in folded.modules())
-    assert any(isinstance(module, nn.BatchNorm2d) for module in encoder.modules())
-    assert torch.allclose(before, after, rtol=1e-4, atol=1e-5 * before.abs().max().item())
-
-
-def test_batch_norm_that_carries_an_activation_folds_too():
-    encoder = build("mobilenetv3_small_050", image_size=32).eval()
-    folded = fold_batchnorm(encoder)
-    assert not any(isinstance(module, nn.BatchNorm2d) for module in folded.modules())
-    with torch.no_grad():
-        before, after = encoder(pictures()), folded(pictures())
-    assert torch.allclose(before, after, rtol=1e-3, atol=1e-5 * before.abs().max().item())
 
 
 def test_a_vit_takes_another_picture_size():

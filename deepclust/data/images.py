@@ -199,7 +199,7 @@ class _Walk:
         extension = _extension(entry.name)
         link = entry.is_symlink()
         regular = info and stat.S_ISREG(info.st_mode)
-        if regular and not link and extension in EXTENSIONS:  # nearly all files
+        if info and regular and not link and extension in EXTENSIONS:  # nearly all files
             self.files.append(ImageFile(escape(name), entry.path, info.st_size, info.st_mtime_ns))
             return
         leaves = False

@@ -7,16 +7,13 @@ before an encoder is asked for. Every other name is one of timm's models.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Sequence
 from importlib import import_module
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.utils.hooks import RemovableHandle
 
 from deepclust.device import torch_stream
 from deepclust.errors import CheckpointError, UsageError
@@ -203,62 +200,3 @@ def kaiming(net: nn.Module) -> nn.Module:
             nn.init.ones_(module.weight)
             nn.init.zeros_(module.bias)
     return net
-
-
-def fold_batchnorm(encoder: Encoder) -> Encoder:
-    """Return a copy for inference in which batch norm is part of the convolution before it.
-
-    Which convolution feeds which batch norm is seen in one pass of a random picture; a second
-    pass checks the result, and a network that cannot be folded exactly comes back as it was.
-    """
-    plain = copy.deepcopy(encoder).eval()
-    folded = copy.deepcopy(plain)
-    side = encoder.image_size
-    picture = torch.rand(1, 3, side, side, generator=torch_stream(0, "fold")).to(encoder.mean)
-    with torch.no_grad():
-        for conv, norm in _conv_norm_pairs(folded, picture):
-            _fold(folded, conv, norm)
-        before, after = plain(picture), folded(picture)
-    close = torch.allclose(before, after, rtol=1e-3, atol=1e-4 * float(before.abs().max()))
-    return folded if close else plain
-
-
-def _conv_norm_pairs(net: nn.Module, picture: Tensor) -> list[tuple[str, str]]:
-    """Names of each convolution and the batch norm that takes its output."""
-    made: list[tuple[str, Tensor]] = []  # holds the outputs, so that no two share an address
-    pairs: list[tuple[str, str]] = []
-
-    def watch(name: str, module: nn.Module) -> RemovableHandle | None:
-        def convolved(_module: nn.Module, _inputs: Any, output: Tensor) -> None:
-            made.append((name, output))
-
-        def normalised(_module: nn.Module, inputs: Any) -> None:
-            pairs.extend((conv, name) for conv, output in made if output is inputs[0])
-
-        if isinstance(module, nn.Conv2d):
-            return module.register_forward_hook(convolved)
-        if isinstance(module, nn.BatchNorm2d) and module.track_running_stats:
-            return module.register_forward_pre_hook(normalised)
-        return None
-
-    hooks = [watch(name, module) for name, module in net.named_modules()]
-    net(picture)
-    for hook in filter(None, hooks):
-        hook.remove()
-    return pairs
-
-
-def _fold(net: nn.Module, conv: str, norm: str) -> None:
-    from torch.nn.utils.fusion import fuse_conv_bn_eval
-
-    old_conv, old_norm = net.get_submodule(conv), net.get_submodule(norm)
-    assert isinstance(old_conv, nn.Conv2d)
-    assert isinstance(old_norm, nn.BatchNorm2d)
-    # timm's batch norm may carry the activation that follows it.
-    act = getattr(old_norm, "act", None)
-    for name, module in (
-        (conv, fuse_conv_bn_eval(old_conv, old_norm)),
-        (norm, act if isinstance(act, nn.Module) else nn.Identity()),
-    ):
-        parent, _, child = name.rpartition(".")
-        setattr(net.get_submodule(parent), child, module)

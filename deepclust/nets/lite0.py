@@ -52,11 +52,12 @@ class Separable(nn.Module):
         super().__init__()
         self.conv_dw = SameConv(inputs, inputs, side, stride, groups=inputs)
         self.bn1 = _norm(inputs)
+        self.act = nn.ReLU6()
         self.conv_pw = SameConv(inputs, outputs, 1)
         self.bn2 = _norm(outputs)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.bn2(self.conv_pw(F.relu6(self.bn1(self.conv_dw(x)))))
+        return self.bn2(self.conv_pw(self.act(self.bn1(self.conv_dw(x)))))
 
 
 class Inverted(nn.Module):
@@ -71,11 +72,12 @@ class Inverted(nn.Module):
         self.bn2 = _norm(inner)
         self.conv_pwl = SameConv(inner, outputs, 1)
         self.bn3 = _norm(outputs)
+        self.act = nn.ReLU6()
         self.shortcut = stride == 1 and inputs == outputs
 
     def forward(self, x: Tensor) -> Tensor:
-        y = F.relu6(self.bn1(self.conv_pw(x)))
-        y = F.relu6(self.bn2(self.conv_dw(y)))
+        y = self.act(self.bn1(self.conv_pw(x)))
+        y = self.act(self.bn2(self.conv_dw(y)))
         y = self.bn3(self.conv_pwl(y))
         return x + y if self.shortcut else y
 
@@ -85,6 +87,7 @@ class Lite0(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
+        self.act = nn.ReLU6()
         self.conv_stem = SameConv(3, 32, 3, 2)
         self.bn1 = _norm(32)
         stages, inputs = [], 32
@@ -104,7 +107,7 @@ class Lite0(nn.Module):
 
     def maps(self, x: Tensor) -> list[Tensor]:
         """Return the output (n, c, h, w) of every stage."""
-        x = F.relu6(self.bn1(self.conv_stem(x)))
+        x = self.act(self.bn1(self.conv_stem(x)))
         maps = []
         for stage in self.blocks:
             x = stage(x)
@@ -113,7 +116,7 @@ class Lite0(nn.Module):
 
     def head(self, last: Tensor) -> Tensor:
         """Return the features (n, 1280) of the last stage's map (n, 320, h, w)."""
-        return F.relu6(self.bn2(self.conv_head(last))).mean(dim=(2, 3))
+        return self.act(self.bn2(self.conv_head(last))).mean(dim=(2, 3))
 
     def forward(self, x: Tensor) -> Tensor:
         return self.head(self.maps(x)[-1])

@@ -38,6 +38,7 @@ class Block(nn.Module):
         self.bn2 = nn.BatchNorm2d(width)
         self.conv3 = _conv(width, outputs, 1) if bottleneck else None
         self.bn3 = nn.BatchNorm2d(outputs) if bottleneck else None
+        self.act = nn.ReLU()
         self.downsample = None
         if stride != 1 or inputs != outputs:
             self.downsample = nn.Sequential(
@@ -45,10 +46,10 @@ class Block(nn.Module):
             )
 
     def forward(self, x: Tensor) -> Tensor:
-        y = F.relu(self.bn1(self.conv1(x)))
+        y = self.act(self.bn1(self.conv1(x)))
         y = self.bn2(self.conv2(y))
         if self.conv3 is not None and self.bn3 is not None:
-            y = self.bn3(self.conv3(F.relu(y)))
+            y = self.bn3(self.conv3(self.act(y)))
         return F.relu(y + (x if self.downsample is None else self.downsample(x)))
 
 
@@ -61,6 +62,7 @@ class ResNet(nn.Module):
         self.small = small
         self.conv1 = _conv(3, stem, 3) if small else _conv(3, stem, 7, 2)
         self.bn1 = nn.BatchNorm2d(stem)
+        self.act = nn.ReLU()
         self.stages = [f"layer{i}" for i in range(1, len(blocks) + 1)]
         outputs = [stem, *(4 * w if bottleneck else w for w in widths)]
         # ResNet-8 has no stage at full resolution; the others keep it, as published.
@@ -75,7 +77,7 @@ class ResNet(nn.Module):
 
     def maps(self, x: Tensor) -> list[Tensor]:
         """Return the output (n, c, h, w) of every stage."""
-        x = F.relu(self.bn1(self.conv1(x)))
+        x = self.act(self.bn1(self.conv1(x)))
         if not self.small:
             x = F.max_pool2d(x, 3, stride=2, padding=1)
         maps = []
