@@ -313,7 +313,9 @@ def test_k_of_clear_groups_is_found():
     assert choice.k == 6
     assert choice.clear
     assert choice.ks[:3] == (2, 3, 4)
-    assert len(choice.silhouette) == len(choice.modularity) == len(choice.ks)
+    scores = (choice.silhouette, choice.modularity, choice.stability)
+    assert {len(score) for score in scores} == {len(choice.ks)}
+    assert choice.stability[choice.ks.index(6)] == pytest.approx(1)
     assert choice.advice == "k 6. This k is a guess: compare --k 3 and --k 12."
 
 
@@ -326,10 +328,13 @@ def test_no_clear_k_is_said_so():
 
 
 def test_the_guess_is_the_middle_of_three_choices():
-    # Silhouette is best at 2, modularity at 16. The chord from (log 2, .3) to (log 16, .6) is .3,
+    # Silhouette is best at 2, modularity times stability (.3, .35, .22, .48) at 16.
+    # The chord from (log 2, .3) to (log 16, .6) is .3,
     # .4, .5, .6 at 2, 4, 8, 16, and .5 at 4 lies .1 above it, .55 at 8 only .05: the elbow is 4.
-    choice = choose_k.verdict([2, 4, 8, 16], [0.5, 0.4, 0.3, 0.2], [0.3, 0.5, 0.55, 0.6])
-    assert (choice.by_silhouette, choice.by_elbow, choice.by_modularity) == (2, 4, 16)
+    choice = choose_k.verdict(
+        [2, 4, 8, 16], [0.5, 0.4, 0.3, 0.2], [0.3, 0.5, 0.55, 0.6], [1.0, 0.7, 0.4, 0.8]
+    )
+    assert (choice.by_silhouette, choice.by_elbow, choice.by_stability) == (2, 4, 16)
     assert choice.k == 4
     assert "the rules disagree, from 2 to 16" in choice.advice
 

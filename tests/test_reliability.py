@@ -167,7 +167,7 @@ def test_a_guess_at_k_is_drawn_and_explained_on_the_page(cli, workdir):
     (folder,) = (workdir / "runs" / "images" / "clusters").iterdir()
     with Image.open(folder / "k.png") as picture:
         assert picture.format == "PNG"
-    assert (folder / "k.csv").read_text().startswith("k,silhouette,modularity\n2,")
+    assert (folder / "k.csv").read_text().startswith("k,silhouette,modularity,stability\n2,")
     page = (folder / "report.html").read_text()
     assert "How many clusters" in page
     assert "k 2 to 8, best at" in page

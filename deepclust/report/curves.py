@@ -16,7 +16,10 @@ TITLES = {
     "uniformity": "Spread of the embedding",
     "silhouette": "Silhouette: how far clusters stand apart",
     "modularity": "Modularity: how far neighbours are together",
+    "stability": "Stability: how far resamples give the same",
 }
+SCORES = ("silhouette", "modularity", "stability")
+"""Of a candidate for the number of clusters."""
 EXPLAINED = {
     "effective_rank": "near 1: every picture looks the same",
     "uniformity": "0: all pictures at one point",
@@ -50,7 +53,7 @@ def curves(history: list[dict[str, Any]]) -> list[Curve]:
 def of_candidates(rows: list[dict[str, float]]) -> list[Curve]:
     """Draw the scores of each candidate k, rising, with the k that each score is best at."""
     made = []
-    for name in ("silhouette", "modularity"):
+    for name in SCORES:
         found = _curve(name, rows)
         if found is not None:
             best = max(rows, key=lambda row: row[name])

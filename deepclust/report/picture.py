@@ -8,6 +8,7 @@ import textwrap
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
+from deepclust.report.curves import SCORES
 from deepclust.report.result import Report
 
 MOST = 50  # rows and columns drawn
@@ -74,14 +75,14 @@ def confusion_png(report: Report) -> bytes:
 def choice_png(rows: list[dict[str, float]], chosen: int, advice: str) -> bytes:
     """Draw the scores of each candidate for the number of clusters, one panel a score.
 
-    rows: k, silhouette and modularity of each, k rising. chosen: the guess, marked.
+    rows: k and its scores, k rising. chosen: the guess, marked.
     Returns a PNG file.
     """
     wide, high, left, top = 640, 150, 64, PAD + 30
     font = ImageFont.load_default(14)
     lines = textwrap.wrap(advice, 88)
     canvas = Image.new(
-        "RGB", (left + wide + 2 * PAD, top + 22 * len(lines) + 2 * (high + 60)), "white"
+        "RGB", (left + wide + 2 * PAD, top + 22 * len(lines) + len(SCORES) * (high + 60)), "white"
     )
     draw = ImageDraw.Draw(canvas)
     draw.text((PAD, PAD), "How many clusters", font=ImageFont.load_default(17), fill=INK)
@@ -89,7 +90,7 @@ def choice_png(rows: list[dict[str, float]], chosen: int, advice: str) -> bytes:
         draw.text((PAD, top + 22 * i), line, font=font, fill=GREY)
     ks = np.log([row["k"] for row in rows])
     x = left + wide * (ks - ks[0]) / max(float(np.ptp(ks)), 1e-9)
-    for panel, name in enumerate(("silhouette", "modularity")):
+    for panel, name in enumerate(SCORES):
         y0 = top + 22 * len(lines) + 30 + panel * (high + 60)
         values = np.array([row[name] for row in rows])
         low, span = values.min(), max(float(np.ptp(values)), 1e-9)

@@ -181,6 +181,7 @@ def _cluster(run: Run, ask: Ask, machine: Machine, progress: Progress) -> Cluste
     from deepclust.algorithms.reliability import judged
     from deepclust.device import pick, use_threads
     from deepclust.report import contents, page
+    from deepclust.report.curves import SCORES
     from deepclust.report.picture import choice_png
     from deepclust.steps import fixups, grown
 
@@ -240,8 +241,8 @@ def _cluster(run: Run, ask: Ask, machine: Machine, progress: Progress) -> Cluste
         details["advice"] = choice.advice
     write(folder, names, found, details)
     if choice is not None:
-        table = zip(choice.ks, choice.silhouette, choice.modularity)
-        files.write_csv(folder / "k.csv", ["k", "silhouette", "modularity"], table)
+        table = zip(choice.ks, choice.silhouette, choice.modularity, choice.stability)
+        files.write_csv(folder / "k.csv", ["k", *SCORES], table)
         rows = contents.candidates(folder)
         files.write_bytes(folder / "k.png", choice_png(rows, choice.k, choice.advice))
     if ask.levels:
