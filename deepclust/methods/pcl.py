@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
@@ -75,6 +75,7 @@ class PCL(Method):
 
     Config: ClassVar[type[Section]] = Config
     preset: ClassVar[str] = "pcl"
+    feature_recipe: ClassVar[dict[str, Any]] = {**Method.feature_recipe, "lr": 1e-4}
     config: Config
     prototypes: Tensor
     phi: Tensor
