@@ -1,8 +1,8 @@
 """A guess at the number of clusters, and how far to trust it.
 
 Three rules look at k-means clusterings for a grid of k; the middle one of their choices is the
-guess. Measured on seven image sets and 24 subsets of their classes, it was within a quarter of
-the number of classes in 19 cases of 31, so the table and the doubt belong beside it.
+guess. Measured on seven image sets and subsets of their classes, it was within a quarter of the
+number of classes in about half of the cases, so the table and the doubt belong beside it.
 """
 
 from __future__ import annotations
